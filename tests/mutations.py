@@ -367,7 +367,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "what a compressor leaves out is lost",
-            "dsgd/collectives/compressed/encoding.py",
+            "dsgd/collectives/payloads.py",
             "        if rest is not None:\n            compressor.decode(payload, rest, -1.0)\n",
             "        if rest is not None:\n            rest.fill(0.0)\n",
             "laws/test_conservation.py",
@@ -390,21 +390,21 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
     "collectives": (
         Mutation(
             "a ring passes on the chunk before",
-            "dsgd/collectives/algorithms/ring.py",
+            "dsgd/collectives/algorithms/rings.py",
             "sent, received = chunks[(number + 1 - step) % size], chunks[(number - step) % size]",
             "sent, received = chunks[(number - step) % size], chunks[(number - step - 1) % size]",
             "collectives/test_allreduce.py",
         ),
         Mutation(
             "a ring ends one chunk early",
-            "dsgd/collectives/algorithms/ring.py",
+            "dsgd/collectives/algorithms/rings.py",
             'by which the chunks go round from there."""\n    size = len(ranks)\n    for step in range(size - 1):',
             'by which the chunks go round from there."""\n    size = len(ranks)\n    for step in range(size - 2):',
             "collectives/test_allreduce.py",
         ),
         Mutation(
             "a half of Rabenseifner lacks its last chunk",
-            "dsgd/collectives/algorithms/rabenseifner.py",
+            "dsgd/collectives/algorithms/rings.py",
             "return Part(bounds[first], bounds[first + length])",
             "return Part(bounds[first], bounds[first + max(1, length - 1)])",
             "collectives/test_allreduce.py",
@@ -425,14 +425,14 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "the price of a tally forgets what leaders pass on",
-            "dsgd/collectives/algorithms/tally.py",
+            "dsgd/collectives/algorithms/trees.py",
             "n_own * (len(block) if leads else 1)",
             "n_own",
             "collectives/test_tally.py",
         ),
         Mutation(
             "frames sent are counted without their headers",
-            "dsgd/sim/transport.py",
+            "dsgd/sim/cluster.py",
             "self.ledger.count(HEADER_BYTES + outgoing.nbytes)",
             "self.ledger.count(outgoing.nbytes)",
             "laws/test_bytes.py",
@@ -446,7 +446,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "every rank of a butterfly keeps what gTop-k drops",
-            "dsgd/collectives/compressed/gtopk.py",
+            "dsgd/collectives/payloads.py",
             "keeps=number % (2 * distance) == 0",
             "keeps=True",
             "collectives/test_compressed_mean.py",
@@ -495,7 +495,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "a slow round of a simulated rank slows no later one",
-            "dsgd/sim/transport.py",
+            "dsgd/sim/cluster.py",
             "            if number != self._drawn[0]:\n",
             "            if self._drawn[0] < 0:\n",
             "sim/test_predict.py",

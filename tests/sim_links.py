@@ -8,7 +8,7 @@ from dsgd.comm.frames import HEADER_BYTES
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
 
 ALPHA, BETA, GAMMA = 3e-4, 2e-8, 5e-9
-FLAT = Network("flat", between=Link(BETA, ALPHA), inside=Link(BETA, ALPHA))
+FLAT = Network("flat", between=Link(byte_s=BETA, overhead_s=ALPHA), inside=Link(byte_s=BETA, overhead_s=ALPHA))
 #: No work costs anything but that of adding up.
 IDLE = Compute(0.0, 0.0, 0.0, 0.0, GAMMA, "none")
 

@@ -17,7 +17,7 @@ from dsgd.errors import InvalidDataError, ProtocolError
 from dsgd.runtime.rank import Rank
 from dsgd.sync import DPSGD, DiLoCo, LocalSGD, MinibatchSGD
 from dsgd.torch import Synchronizer
-from dsgd.torch.current import current_rank
+from dsgd.torch.process_group import current_rank
 
 BATCH, N_STEPS = 4, 10
 STRATEGIES: tuple[Any, ...] = (

@@ -38,7 +38,7 @@ from benchmarks.common.workers import gloo, in_processes
 from dsgd.collectives import Group, choose_algorithm
 from dsgd.collectives.algorithms.packed_trees import tree_allreduce
 from dsgd.collectives.algorithms.packing import DGX_1V, Packing, best_rate, pack_trees, ring_rate, subgraph
-from dsgd.collectives.model import ALGORITHMS
+from dsgd.collectives.cost import ALGORITHMS
 from dsgd.runtime import Rank
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster
 

@@ -37,8 +37,8 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.sync import MinibatchSGD
 from dsgd.torch import FlatModule
-from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.oracle import ModuleOptimizer
+from dsgd.torch.parts import fingerprint
 from dsgd.torch.rows import TensorRows
 
 PAGE = "torch"

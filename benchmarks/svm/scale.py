@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.workers import workers
-from dsgd.collectives.model import LinkCost
+from dsgd.collectives.cost import Link
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import (
     FABRIC,
@@ -48,7 +48,7 @@ CASES = ("check", "scale", "blocks")
 FITTED = (("clean", 12), ("noisy", 8), ("noisy", 16), ("free-svs", 4), ("checkerboard", 16))
 LEFT_OUT = (("clean", 20), ("noisy", 12), ("noisy", 20), ("free-svs", 6))
 #: Networks: TCP at 10 Gbit/s, and a fabric of a supercomputer.
-NETWORKS = {"10 Gbit/s": LinkCost(25e-6, 0.8e-9), "fabric": FABRIC}
+NETWORKS = {"10 Gbit/s": Link(latency_s=25e-6, byte_s=0.8e-9), "fabric": FABRIC}
 RANKS = (1, 4, 16, 64, 256, 1024, 4096)
 FULL_ROWS = 11_000_000
 BLOCKS = (64, 128, 256, 512, 1024)

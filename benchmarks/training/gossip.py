@@ -43,7 +43,7 @@ def cases() -> dict[str, dict[str, Any]]:
     """Return the parameters of the cluster in each case; of each pair the first is the undisturbed one."""
     network = NETWORKS["10GbE"]
     usual = network.between
-    slow = Link(100 * usual.byte_s, 100 * usual.overhead_s, 100 * usual.latency_s)
+    slow = Link(byte_s=100 * usual.byte_s, overhead_s=100 * usual.overhead_s, latency_s=100 * usual.latency_s)
     work = Compute(row_s=1e-5)
     return {
         "undisturbed": {"network": network},

@@ -90,7 +90,7 @@ def described(saved: SavedCosts) -> dict[str, Any]:
         "seconds": saved.seconds,
         "ranks": model.calibration.ranks,
         "transport": model.transport,
-        "latency_s": link.latency_s,
+        "latency_s": link.alpha_s,
         "byte_s": link.byte_s,
         "added_byte_s": link.added_byte_s,
         "rows": {name: {"row_s": cost.row_s, "entry_s": cost.entry_s} for name, cost in model.rows.items()},
@@ -112,7 +112,7 @@ def _show(saved: SavedCosts) -> None:
     console, model, link = Console(highlight=False), saved.model, saved.model.link
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("ranks", f"{model.calibration.ranks} over {model.transport}")
-    facts.add_row("latency (alpha)", f"{1e6 * link.latency_s:.3g} us a message")
+    facts.add_row("latency (alpha)", f"{1e6 * link.alpha_s:.3g} us a message")
     facts.add_row("bandwidth (1 / beta)", f"{_rate(link.byte_s)} GB/s")
     facts.add_row("reduction (1 / gamma)", f"{_rate(link.added_byte_s)} GB/s")
     for name, row in model.rows.items():

@@ -1,8 +1,16 @@
-"""The ranks of a gang and their collectives, as one rank uses them."""
+"""The ranks of a gang and their collectives, as one rank uses them; and the cost of a message between them.
+
+`calibrate` measures alpha, beta and gamma (`dsgd.collectives.cost`). Alpha is the time of a sum of one number by
+recursive doubling, divided by its steps; it includes the work in Python for every message. For beta, all ranks send a
+long frame to the next rank while receiving one from the rank before, as in collectives. Gamma is the time to add
+vectors of that length. Each is the median of many repetitions and the largest value of all ranks, which they find by an
+all-reduce: some 500 short sums and 20 messages of a megabyte per rank (Hockney 1994).
+"""
 
 from __future__ import annotations
 
 import contextvars
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, groupby, pairwise
@@ -10,19 +18,23 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from dsgd.collectives.algorithms.bruck import bruck_allgather
-from dsgd.collectives.algorithms.by_name import PLANS
-from dsgd.collectives.algorithms.calls import allreduce_call, barrier_call, fill_call, tally_call
+from dsgd.collectives.algorithms import trees
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
 from dsgd.collectives.algorithms.plan import Combine, Operation, run_plan
-from dsgd.collectives.algorithms.ring import ring_allgather
-from dsgd.collectives.algorithms.tally import blocks_of, gather_sums
-from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
-from dsgd.collectives.algorithms.whole import Tallied
-from dsgd.collectives.cost import Algorithm, is_hierarchical
-from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, choose_gather
+from dsgd.collectives.algorithms.rings import bruck_allgather, ring_allgather
+from dsgd.collectives.algorithms.whole import PLANS, Tallied, allreduce_call, barrier_call, fill_call, tally_call
+from dsgd.collectives.cost import (
+    DEFAULT_LINK,
+    Algorithm,
+    Link,
+    choose_algorithm,
+    choose_gather,
+    fold_of,
+    is_hierarchical,
+    n_levels,
+)
 from dsgd.comm.base import AbstractMailbox, AbstractTransport, Call, Repeats
-from dsgd.comm.frames import check_array
+from dsgd.comm.frames import OP_ALLREDUCE, check_array
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -47,7 +59,7 @@ class Group:
         algorithm: Algorithm = "auto",
         hosts: Sequence[int] | None = None,
         processes: Sequence[int] | None = None,
-        link: LinkCost = DEFAULT_LINK,
+        link: Link = DEFAULT_LINK,
     ) -> None:
         if algorithm not in get_args(Algorithm):
             choices = ", ".join(repr(name) for name in get_args(Algorithm))
@@ -83,7 +95,7 @@ class Group:
             self._hosts = Hierarchy(
                 transport, hosts, lambda wire, leaders: Group(wire, "auto", range(len(leaders)), link=link)
             )
-        self._blocks = blocks_of(transport.size, processes)
+        self._blocks = trees.blocks_of(transport.size, processes)
         self._scratch: dict[np.dtype[Any], AnyArray] = {}
         self._nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint8)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
@@ -207,7 +219,7 @@ class Group:
         if self._processes is not None:
             self._processes.broadcast(_flat(vector), root)
         elif self.size > 1:
-            binomial_broadcast(self.transport, _flat(vector), root)
+            trees.binomial_broadcast(self.transport, _flat(vector), root)
 
     def allgather(self, vector: AnyArray) -> AnyArray:
         """Return the vectors of all ranks, shape (size, n); they all have the same length."""
@@ -260,7 +272,7 @@ class Group:
         return (
             self._processes.gather(flat, root)
             if self._processes is not None
-            else gather_any(self.transport, flat, root)
+            else trees.gather_any(self.transport, flat, root)
         )
 
     def scatter(self, rows: AnyArray | None, out: AnyArray, root: int = 0) -> None:
@@ -273,12 +285,12 @@ class Group:
         if self._processes is not None:
             self._processes.scatter(rows, flat, root)
         else:
-            direct_scatter(self.transport, rows, flat, root)
+            trees.direct_scatter(self.transport, rows, flat, root)
 
     def tally(self, sums: AnyArray, own: AnyArray) -> AnyArray | None:
         """Replace `sums`, shape (s,), by their sums over ranks, equal on all; return what each has of its `own`.
 
-        For a word about the run, with as few messages as can be: see `dsgd.collectives.algorithms.tally`.
+        For a word about the run, with as few messages as can be: see `dsgd.collectives.algorithms.trees`.
 
         - returned: the vectors `own`, shape (k,) and of the dtype of `sums`, of all ranks; on rank 0 alone.
         """
@@ -287,7 +299,7 @@ class Group:
         if self.transport.offload is not None:
             table = self._whole_tally(sums, own, sums.nbytes)
             return table if self.rank == 0 else None
-        found: AnyArray | None = self._quietly(gather_sums, self.transport, self._blocks, sums, own)
+        found: AnyArray | None = self._quietly(trees.gather_sums, self.transport, self._blocks, sums, own)
         self.broadcast(sums)
         return found
 
@@ -297,7 +309,7 @@ class Group:
             return own[None].copy()
         if self.transport.offload is not None:
             return self._whole_tally(own[:0].copy(), own, self.size * own.nbytes).copy()
-        found = gather_sums(self.transport, self._blocks, own[:0].copy(), own)
+        found = trees.gather_sums(self.transport, self._blocks, own[:0].copy(), own)
         table = np.empty((self.size, own.shape[0]), dtype=own.dtype) if found is None else found
         self.broadcast(table)
         return table
@@ -318,7 +330,7 @@ class Group:
         elif self.transport.offload is not None and self.size > 1:
             self.transport.offload(barrier_call(self.size))
         else:
-            dissemination_barrier(self.transport, *self._nothing)
+            trees.dissemination_barrier(self.transport, *self._nothing)
 
     def _whole_allreduce(self, flat: AnyArray, algorithm: Algorithm, op: Operation) -> Call:
         """Return an all-reduce of vectors of one dimension, for a wire that runs collectives."""
@@ -354,3 +366,57 @@ def _flat(vector: AnyArray) -> AnyArray:
         return vector
     check_array(vector)
     return vector.reshape(-1)
+
+
+_SHORT: Final = 500
+_BATCH: Final = 20  # sums between two readings of the clock: who waits in one need not in the next
+_LONG: Final = 20
+
+
+def calibrate(group: Group, n_bytes: int = 1 << 20) -> Link:
+    """Return the cost of a message in this gang, the same on every rank.
+
+    ``Group(transport, link=calibrate(group))`` chooses algorithms by it. Sums are then added up in an order that
+    depends on what was measured: leave it where models must be the same to the bit from run to run.
+    """
+    transport = group.transport
+    if transport.processes:
+        raise IncompatiblePartsError(
+            "calibrate(group) needs ranks that reach each other one by one, and those of this group are threads of "
+            "several processes. Measure with one rank per process."
+        )
+    sent, received = (np.ones(max(1, n_bytes // 8)) for _ in range(2))
+    after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    clock = group.ledger.clock
+
+    def seconds(work: Callable[[], object], repeats: int) -> float:
+        """Return the median of some repetitions, which begin on all ranks at once."""
+        group.barrier()
+        times = []
+        for _ in range(repeats):
+            begin = clock()
+            work()
+            times.append(clock() - begin)
+        return statistics.median(times[repeats // 5 :])
+
+    doubling = Group(transport, "recursive_doubling")
+    number = np.zeros(1)
+
+    def sum_up() -> None:
+        for _ in range(_BATCH):
+            doubling.allreduce(number)
+
+    group.ledger.begin_round("setup")
+    found = np.zeros(3)
+    if group.size > 1:
+        core, n_folded = fold_of(group.size)
+        n_messages = n_levels(core) + 2 * (n_folded > 0)
+        found[0] = seconds(sum_up, _SHORT // _BATCH) / (_BATCH * n_messages)
+        found[1] = seconds(lambda: transport.exchange(after, sent, before, received, OP_ALLREDUCE), _LONG)
+    found[2] = seconds(lambda: np.add(sent, received, out=received), _LONG)
+    group.allreduce(found, "max")
+    group.ledger.end_round()
+    latency_s, long_s, added_s = found.tolist()
+    return Link(
+        latency_s=latency_s, byte_s=max(0.0, long_s - latency_s) / sent.nbytes, added_byte_s=added_s / sent.nbytes
+    )

@@ -35,7 +35,7 @@ steps all ranks have the same k entries, which are the sum. Entries that a merge
 Training may begin with larger densities, as published: one in four entries, then fewer from epoch to epoch.
 
 Cost per rank: by a butterfly log2 P messages of k entries; by a tree as many up and as many down. `route` chooses; a
-number of ranks that is no power of two folds the surplus in and out. See `dsgd.collectives.compressed.gtopk`.
+number of ranks that is no power of two folds the surplus in and out. See `dsgd.collectives.payloads`.
 
 Source: Shi, Wang, Zhao, Tang, Wang, Tang and Chu 2019 (tree, put-back); the butterfly is the exchange of their cost
 formula. Momentum is that of the step after the sum, as in their code, where momentum of each rank (that of `DGC`) is

@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
+    from dsgd.collectives.cost import Link
     from dsgd.sim.calibration import Calibration, calibrate
     from dsgd.sim.cluster import SimulatedCluster
-    from dsgd.sim.compute import AbstractStragglers, Compute, Exponential, HeavyTail, NoStragglers, SlowRank
     from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
-    from dsgd.sim.measure import measure_costs
-    from dsgd.sim.network import NETWORKS, Link, Network
+    from dsgd.sim.measure import SavedCosts, known_costs, measure_costs, open_costs
+    from dsgd.sim.network import (
+        NETWORKS,
+        AbstractStragglers,
+        Compute,
+        Exponential,
+        HeavyTail,
+        Network,
+        NoStragglers,
+        SlowRank,
+    )
     from dsgd.sim.prediction import Prediction, predict
-    from dsgd.sim.saved_costs import SavedCosts, known_costs, open_costs
-
 
 __all__ = [
     "NETWORKS",
@@ -42,17 +49,15 @@ __all__ = [
     "predict",
 ]
 
-
 __getattr__ = loaded_on_use(
     __name__,
     {
         ".calibration": "Calibration calibrate",
         ".cluster": "SimulatedCluster",
-        ".compute": "AbstractStragglers Compute Exponential HeavyTail NoStragglers SlowRank",
         ".cost": "CostModel EpochCost RowCost Workload",
-        ".measure": "measure_costs",
-        ".network": "NETWORKS Link Network",
+        ".measure": "SavedCosts known_costs measure_costs open_costs",
+        ".network": "NETWORKS AbstractStragglers Compute Exponential HeavyTail Network NoStragglers SlowRank",
         ".prediction": "Prediction predict",
-        ".saved_costs": "SavedCosts known_costs open_costs",
+        "dsgd.collectives.cost": "Link",
     },
 )

@@ -16,31 +16,103 @@ Cost: a few seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
-from dsgd.collectives.calibration import calibrate as calibrate_link
-from dsgd.collectives.model import LinkCost
+import numpy as np
+
+from dsgd.collectives.cost import Link
+from dsgd.collectives.group import calibrate as calibrate_link
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidParameterError
+from dsgd.local import SGD, Objective, Shard
 from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
+from dsgd.runtime.train import train
+from dsgd.runtime.train.fused import window_for
+from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.sim.cluster import SimulatedCluster
-from dsgd.sim.compute import Compute
-from dsgd.sim.network import Link, Network
-from dsgd.sim.synthetic import RoundKind, SyntheticRounds, are_fused
+from dsgd.sim.network import Compute, Network
 from dsgd.sync import AbstractStrategy, LocalSGD, resolve
+
+# Rows that are drawn; longer shards repeat them.
+_N_DRAWN: Final = 512
+
+
+@dataclass(frozen=True)
+class RoundKind:
+    """What is done in a round."""
+
+    width: int
+    every: int
+    rounds: int
+    entries: int | None = None
+    dtype: str = "float64"
+
+
+def are_fused(rank: Rank, strategy: AbstractStrategy[Any], n_params: int) -> bool:
+    """Return whether rounds run inside a kernel; they are so short that it takes many of them to be seen."""
+    return window_for(rank, strategy, np.zeros(n_params)) is not None
+
+
+class SyntheticRounds:
+    """Training on made rows, which can be timed again and again.
+
+    Every row has a loss, so that every step changes the model; steps are too small to matter.
+    """
+
+    def __init__(self, rank: Rank, strategy: AbstractStrategy[Any], kind: RoundKind, n_epochs: int = 3) -> None:
+        self._rank = replace(rank, keeper=None)
+        # A batch is counted over all ranks.
+        period = {"every": kind.every, "batch": kind.every * rank.size}
+        policy: Any = strategy  # a dataclass, as all strategies are
+        self._data = TrainData(_synthetic_rows(kind, rank.number))
+        self._job = TrainJob(
+            optimizer=SGD(Objective(), schedule="constant", eta0=1e-6),
+            strategy=replace(policy, **{name: period[name] for name in period if name in vars(strategy)}),
+            initial=np.zeros(kind.width + 1, dtype=kind.dtype),
+            max_iter=n_epochs + 1,
+            tol=None,
+            n_iter_no_change=5,
+        )
+
+    def epoch_s(self) -> float:
+        """Return the median seconds of an epoch; the first one, which loads kernels and meets peers, is left out."""
+        history = train(self._rank, self._data, self._job).history
+        return float(median(np.diff([record.seconds for record in history]).tolist()))
+
+
+def _synthetic_rows(kind: RoundKind, number: int) -> Shard:
+    """Return the rows of a rank."""
+    n = kind.every * kind.rounds
+    rng = np.random.default_rng([number, kind.width])
+    per_row = kind.width if kind.entries is None else min(kind.entries, kind.width)
+    drawn = rng.standard_normal((min(n, _N_DRAWN), per_row)).astype(kind.dtype)
+    values = np.resize(drawn, (n, per_row))
+    targets = np.where(rng.random(n) < 0.5, -1.0, 1.0).astype(kind.dtype)
+    weights = np.ones(n, dtype=kind.dtype)
+    if kind.entries is None:
+        return Shard(values, None, None, targets, weights, kind.width)
+    step = kind.width // per_row
+    columns = np.arange(per_row, dtype=np.uint32) * np.uint32(step)
+    # Rows of their own columns: a rank that always finds its weights in the cache would look faster than it is.
+    indices = (columns + rng.integers(0, step, size=(n, per_row)).astype(np.uint32)).ravel()
+    indptr = np.arange(0, n * per_row + 1, per_row, dtype=np.uint64)
+    return Shard(values.ravel(), indices, indptr, targets, weights, kind.width)
+
 
 # Widths of models and rows between synchronisations.
 _NARROW, _WIDE, _LONG = 8, 256, 16_384
 _FEW, _MANY = 1, 512
 _KINDS: Final = ((_NARROW, _FEW), (_NARROW, _MANY), (_WIDE, _MANY), (_LONG, _FEW))
+
 # Rounds of an epoch: so many that an epoch is long beside its end, over rows of no more than 32 MB.
 _N_ENTRIES: Final = 1 << 22
 _LEAST_ROUNDS, _MOST_ROUNDS, _MOST_FUSED = 20, 100, 5_000
 _N_EPOCHS: Final = 3
 _N_TURNS: Final = 3
+
 # What a parameter costs in one of two simulations, which tell how often it is passed over.
 _UNIT_S: Final = 1e-9
 
@@ -110,19 +182,19 @@ def calibrate(
 
 
 def calibration_of(
-    link: LinkCost, taken: Sequence[float], strategy: AbstractStrategy[Any], size: int, wire: str
+    link: Link, taken: Sequence[float], strategy: AbstractStrategy[Any], size: int, wire: str
 ) -> Calibration:
     """Return the constants with which a simulated gang takes as long as a real one did."""
     source = f"measured on {size} ranks over {wire}"
 
     def twin(alpha_s: float, param_s: float) -> list[float]:
         """Return the seconds of the rounds where work is free, but for what passes over parameters."""
-        way = Link(link.byte_s, alpha_s)
+        way = Link(byte_s=link.byte_s, overhead_s=alpha_s)
         network = Network(f"calibrated {wire}", way, way, source=source)
         compute = Compute(0.0, 0.0, param_s, 0.0, link.added_byte_s, source)
         return list(SimulatedCluster(size, network, compute).run(measure_rounds, [None] * size, (strategy, 1)).value)
 
-    alpha_s = link.latency_s
+    alpha_s = link.alpha_s
     free, paid = twin(alpha_s, 0.0), twin(alpha_s, _UNIT_S)
     if taken[0] < free[0]:
         # Rounds that run inside one kernel exchange faster than single messages.
@@ -136,7 +208,7 @@ def calibration_of(
     more = long - shortest - _FEW * (_LONG - _NARROW) * entry_s
     param_s = max(more, 0.0) / max(passes[3] - passes[0], 1.0)
     call_s = max(shortest - _FEW * (row_s + _NARROW * entry_s) - passes[0] * param_s, 0.0)
-    way = Link(link.byte_s, alpha_s)
+    way = Link(byte_s=link.byte_s, overhead_s=alpha_s)
     return Calibration(
         size,
         Network(f"calibrated {wire}", way, way, source=source),
@@ -177,18 +249,19 @@ def _take_none(blocks: Any, rank_number: int) -> None:
     del blocks, rank_number
 
 
-def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[LinkCost, list[float]]:
+def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[Link, list[float]]:
     """Return the cost of a message and the seconds of generated rounds, as measured by rank 0; a rank program."""
     del data
     made = _MadeKinds(rank, strategy)
-    links: list[LinkCost] = []
+    links: list[Link] = []
     turns: list[list[float]] = []
     # By turns, so that what disturbs the machine for a while disturbs messages and rounds alike, and no median.
     for _ in range(_N_TURNS):
         links.append(calibrate_link(rank.group))
         turns.append(made.epochs_s())
-    columns = zip(*(tuple(vars(link).values()) for link in links), strict=True)
-    return LinkCost(*(float(median(column)) for column in columns)), made.rounds_s(turns)
+    return Link(**{name: float(median(vars(link)[name] for link in links)) for name in vars(links[0])}), made.rounds_s(
+        turns
+    )
 
 
 def measure_rounds(rank: Rank, data: Any, strategy: AbstractStrategy[Any], n_turns: int) -> list[float]:

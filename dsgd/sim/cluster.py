@@ -3,10 +3,20 @@
 Problem: the benefits and costs of a strategy show on networks and numbers of machines that few people have, and
 asynchronous methods never run twice in the same way.
 
-Method: every rank is a thread that runs the usual training loop, one thread at a time (`dsgd.sim.event_scheduler`),
-over a wire that charges seconds (`dsgd.sim.transport`). Kernels do their real work, so models, losses and bytes are
-real, and synchronous strategies give bit for bit what they give on real gangs; only the seconds are those of `Network`
-and `Compute`. The same seed gives the same seconds, whatever else the machine does.
+Method: every rank is a thread that runs the usual training loop, one thread at a time (`dsgd.sim.events`), over a wire
+that copies arrays and charges seconds. Kernels do their real work, so models, losses and bytes are real, and
+synchronous strategies give bit for bit what they give on real gangs; only the seconds are those of `Network` and
+`Compute`. The same seed gives the same seconds, whatever else the machine does.
+
+A send takes the port of its host for ``overhead + beta n`` seconds from when it is free, the message comes a latency
+later to the port of the receiver and takes that for as long, and the receiver's clock is at least the end of it. A
+sender continues when its port is free again, or at once if its ports carry at the same time (`Network.concurrent`):
+sends are eager and do not wait for the receiver. Ranks send in the order of their clocks, so a busy port serves the
+earliest message first. Without contention an exchange takes ``alpha + beta n``, as closed forms have it.
+
+A rank that posts to a mailbox continues at once, while its port is busy as long as the frame takes. Before a rank polls
+its own, all ranks with earlier clocks run, so the result does not depend on the machine. A poll that finds nothing
+costs `LOOK_S`; otherwise a rank that keeps polling would stay at the same time for ever.
 
 Cost: the work of all ranks on one core, and some ten microseconds a message.
 """
@@ -14,26 +24,315 @@ Cost: the work of all ranks on one core, and some ten microseconds a message.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any, Final
+from math import inf
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
 
 from dsgd.collectives import Algorithm, Group
+from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox, AbstractTransport, Call, next_after
+from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, Header, check_array, check_limit, describe_mismatch
 from dsgd.comm.memory.cores import current_core, staying
 from dsgd.comm.memory.segment import SharedArray
-from dsgd.errors import InvalidParameterError
-from dsgd.ledger import Ledger, RankLedger
+from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
+from dsgd.ledger import WAIT, WIRE, Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.rank import GangResult, Mail, RankProgram, Server
 from dsgd.runtime.threads import ThreadGang, peak_rss_bytes, run_threads
-from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
-from dsgd.sim.event_scheduler import EventScheduler
-from dsgd.sim.mailbox import connect
-from dsgd.sim.network import Network, network_for
-from dsgd.sim.player import Player
-from dsgd.sim.transport import Fabric, SimTransport
+from dsgd.sim.events import EventScheduler, Player, Ports, VirtualClock
+from dsgd.sim.network import AbstractStragglers, Compute, Network, network_for, stragglers_for
 from dsgd.stages import stage
+from dsgd.types import AnyArray, IntMatrix
 from dsgd.validation import check_number
+
+#: Longer than any simulated training, because simulations study stragglers instead of giving up on them.
+DEADLINE_S: Final = 1e6
+
+
+class Message(NamedTuple):
+    """What is under way to a rank."""
+
+    arrives: float
+    busy_s: float
+    array: AnyArray
+    dtype: int
+    op: int
+
+    def fill(self, out: AnyArray, op: int, rank: int, source: int) -> None:
+        """Copy it into `out`, on `rank`; raise `ProtocolError` where that expects another one of `source`."""
+        dtype = check_array(out)
+        if self.op != op or self.dtype != dtype or self.array.nbytes != out.nbytes:
+            expected = Header(0, 0, 0, op, dtype, out.nbytes)
+            got = Header(0, 0, 0, self.op, self.dtype, self.array.nbytes)
+            raise ProtocolError(
+                f"rank {rank} and rank {source} are not at the same point: {describe_mismatch(expected, got)}."
+            )
+        # Shapes may differ where sizes agree, as on any wire.
+        np.copyto(out, self.array.reshape(out.shape))
+
+
+class Fabric:
+    """What all ranks share: scheduler, ports and messages under way, and what work costs them."""
+
+    def __init__(
+        self,
+        network: Network,
+        scheduler: EventScheduler,
+        compute: Compute | None = None,
+        stragglers: AbstractStragglers | str = "none",
+        seed: int = 0,
+    ) -> None:
+        self.size, self.network, self.scheduler = len(scheduler.clocks), network, scheduler
+        self.compute, self.stragglers, self.seed = compute or Compute(), stragglers_for(stragglers), seed
+        self.ports = Ports(network, self.size)
+        self.hosts = tuple(network.host_of(rank) for rank in range(self.size))
+        self.player: Player | None = None
+        self._queues: dict[tuple[int, int], deque[Message]] = {}
+
+    def queue(self, source: int, to: int) -> deque[Message]:
+        """Return the messages from one rank to another, in the order in which they were sent."""
+        return self._queues.setdefault((source, to), deque())
+
+    def send(self, source: int, to: int, array: AnyArray, op: int, at: float) -> tuple[float, Message]:
+        """Put a copy of an array on its way; return when its sender goes on, and the message."""
+        dtype = check_array(array)
+        sent, arrives, busy_s = self.ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
+        return sent, Message(arrives, busy_s, array.copy(), dtype, op)
+
+
+class SimTransport(AbstractTransport):
+    """A rank of a simulated cluster; made by `SimulatedCluster.run`."""
+
+    is_virtual = True
+
+    def __init__(self, rank: int, size: int, fabric: Fabric, ledger: RankLedger, abort: AbortFlag) -> None:
+        self.rank, self.size, self.ledger = rank, size, ledger
+        self.clock = fabric.scheduler.clocks[rank]
+        # The same object for all, where no server comes after them.
+        self.hosts = fabric.hosts[:size]
+        self.wire = f"simulated {fabric.network.name}"
+        self.concurrent = fabric.network.concurrent
+        self.deadline_s = DEADLINE_S
+        self._fabric, self._scheduler, self._abort = fabric, fabric.scheduler, abort
+        self._compute, self._stragglers, self._seed = fabric.compute, fabric.stragglers, fabric.seed
+        self._drawn = (-1, 1.0)  # the round for which a factor was drawn last, and the factor
+        self._closed = False
+        if fabric.player is not None:
+            self.offload = self._run_whole
+
+    def exchange(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
+    ) -> None:
+        """Send to `to` while receiving from `source`, on the virtual clock; see `AbstractTransport.exchange`."""
+        if self._closed:
+            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        for peer in (to, source):
+            if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
+                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
+        self._scheduler.take(self.rank)
+        begin = end = self.clock.now
+        busy_s = 0.0
+        if to is not None and outgoing is not None:
+            end, message = self._fabric.send(self.rank, to, outgoing, op, begin)
+            busy_s = message.busy_s
+            self._fabric.queue(self.rank, to).append(message)
+            self.ledger.count(HEADER_BYTES + outgoing.nbytes)
+            self._scheduler.wake(to, "exchange", self.rank, message.arrives)
+        if source is not None and incoming is not None:
+            queue = self._fabric.queue(source, self.rank)
+            if not queue:
+                self._scheduler.wait(self.rank, "exchange", (source,))
+            message = queue.popleft()
+            message.fill(incoming, op, self.rank, source)
+            end, busy_s = max(end, message.arrives), max(busy_s, message.busy_s)
+        self.clock.now = end = max(self.clock.now, end)
+        wire_s = min(busy_s, end - begin)
+        self.ledger.charge(WIRE, wire_s)
+        self.ledger.charge(WAIT, end - begin - wire_s)
+
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0, epochs: int = 0) -> None:
+        """Charge this rank for work; see `AbstractTransport.worked`."""
+        seconds = n_bytes * self._compute.added_byte_s + epochs * self._compute.end_s
+        if rows or params:
+            number = self.ledger.round_number
+            if number != self._drawn[0]:
+                self._drawn = number, self._stragglers.factor(self._seed, self.rank, number)
+            seconds += self._compute.seconds(rows, entries, params) * self._drawn[1]
+        self.clock.now += seconds
+
+    def helper(self, name: str) -> Executor:
+        """Return what runs an exchange beside the work of this rank; see `AbstractTransport.helper`."""
+        del name
+        return _Beside(self.clock)
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Do nothing: a wait that cannot end is found out at once, and any other one is worth waiting for."""
+        check_limit("deadline_s", deadline_s)
+
+    def close(self) -> None:
+        """Leave; a peer that waits for this rank gets an error once no other rank can run."""
+        self._closed = True
+
+    def _run_whole(self, call: Call) -> None:
+        """Run a collective; see `dsgd.comm.base.Offload`."""
+        player = self._fabric.player
+        assert player is not None  # only then is there an offload
+        if self._closed:
+            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        self._abort.check()
+        work_s = [] if call.repeats is None else self._work_s(call.repeats.work)
+        player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
+        self._scheduler.switch(self.rank)
+        player.charge(self.rank, call, self.ledger)
+
+    def _work_s(self, work: IntMatrix) -> list[float]:
+        """Return the seconds of the work of rounds that come one after another; see `worked`."""
+        begin, (seconds, factor) = self.ledger.round_number, (self._compute.seconds, self._stragglers.factor)
+        return [
+            seconds(rows, entries, params) * factor(self._seed, self.rank, begin + k) if rows or params else 0.0
+            for k, (rows, entries, params) in enumerate(work.tolist())
+        ]
+
+
+class _Later(Future[Any]):
+    """The future of a call of `_Beside`: its result exists from a time on, and an earlier request waits until then."""
+
+    def __init__(self, clock: VirtualClock, at: float) -> None:
+        super().__init__()
+        self._clock, self._at = clock, at
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Move the clock on to when the result is there, and return it or raise what was raised."""
+        self._clock.now = max(self._clock.now, self._at)
+        return super().result(timeout)
+
+
+class _Beside(Executor):
+    """Runs exchanges beside the work of a rank: at once, and then puts its clock back.
+
+    What the rank does meanwhile concerns none of the others, since it does not use its transport before it asks for the
+    result: to them it is the same whether it computes before or after.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function now; see `_Later`."""
+        begin = self._clock.now
+        try:
+            value, error = fn(*args, **kwargs), None
+        except Exception as raised:
+            value, error = None, raised
+        later = _Later(self._clock, self._clock.now)
+        self._clock.now = begin
+        if error is None:
+            later.set_result(value)
+        else:
+            later.set_exception(error)
+        return later
+
+
+#: Virtual seconds of a look into a mailbox that finds nothing.
+LOOK_S: Final = 1e-6
+
+
+@final
+class SimMailbox(AbstractMailbox):
+    """The mailbox of a simulated rank; made by `connect`.
+
+    - `boxes`, shape (size, size): ``boxes[r][s]`` holds what rank s has posted to rank r; shared by all.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        fabric: Fabric,
+        boxes: list[list[deque[Message]]],
+        gone: set[int],
+        ledger: RankLedger,
+        abort: AbortFlag,
+    ) -> None:
+        self.rank, self.size, self.ledger, self.deadline_s = rank, len(boxes), ledger, DEADLINE_S
+        self._fabric, self._scheduler, self._clock = fabric, fabric.scheduler, fabric.scheduler.clocks[rank]
+        self._boxes, self._box, self._gone, self._abort = boxes, boxes[rank], gone, abort
+        self._last = -1
+
+    def post(self, to: int, array: AnyArray, op: int = OP_SEND) -> None:
+        """Put a copy on its way; see `AbstractMailbox.post`."""
+        self._check_peer(to)
+        if self.rank in self._gone:
+            raise AbortedError(f"rank {self.rank} has closed its mailbox and can post nothing.")
+        self._scheduler.take(self.rank)
+        box, begin = self._boxes[to][self.rank], self._clock.now
+        while len(box) >= MAX_OUTSTANDING and to not in self._gone:
+            self._scheduler.wait(self.rank, "room", (to,))
+        if to in self._gone:
+            raise AbortedError(f"rank {to} (simulated) went away while rank {self.rank} wrote to it.")
+        self.ledger.charge(WAIT, self._clock.now - begin)
+        _, message = self._fabric.send(self.rank, to, array, op, self._clock.now)
+        box.append(message)
+        self.ledger.count(HEADER_BYTES + array.nbytes)
+        self._scheduler.wake(to, "mail", self.rank, message.arrives)
+
+    def ready(self, sources: Sequence[int], limit_s: float) -> int | None:
+        """Look, or wait; see `AbstractMailbox.ready`."""
+        self._scheduler.take(self.rank)
+        end = self._clock.now + limit_s if limit_s < DEADLINE_S else inf
+        while (found := self._find(sources)) is None and self._clock.now < end:
+            # Frames that are under way come at their time, and others may overtake them.
+            arrivals = [self._box[source][0].arrives for source in sources if self._box[source]]
+            self._scheduler.wait(self.rank, "mail", sources, min([end, *arrivals]))
+        if found is None:
+            self._clock.now += LOOK_S
+        else:
+            self._last = found
+        return found
+
+    def take(self, source: int, out: AnyArray, op: int = OP_SEND) -> None:
+        """Take the oldest frame of a rank; see `AbstractMailbox.take`."""
+        self._check_peer(source)
+        self._scheduler.take(self.rank)
+        begin, box = self._clock.now, self._box[source]
+        while not box:
+            if source in self._gone:
+                raise AbortedError(f"rank {source} (simulated) went away while rank {self.rank} waited.")
+            self._scheduler.wait(self.rank, "mail", (source,))
+        message = box.popleft()
+        self._clock.now = max(self._clock.now, message.arrives)
+        if len(box) == MAX_OUTSTANDING - 1:
+            self._scheduler.wake(source, "room", self.rank, self._clock.now)
+        message.fill(out, op, self.rank, source)
+        wire_s = min(message.busy_s, self._clock.now - begin)
+        self.ledger.charge(WIRE, wire_s)
+        self.ledger.charge(WAIT, self._clock.now - begin - wire_s)
+
+    def close(self) -> None:
+        """Leave; a peer that waits for this rank, now or later, gets an error, after the frames posted to it."""
+        if self.rank in self._gone:
+            return
+        self._gone.add(self.rank)
+        for peer in range(self.size):
+            self._scheduler.wake(peer, "mail", self.rank, self._clock.now)
+            self._scheduler.wake(peer, "room", self.rank, self._clock.now)
+
+    def _find(self, sources: Sequence[int]) -> int | None:
+        now = self._clock.now
+        here = [s for s in sources if (self._box[s][0].arrives <= now if self._box[s] else s in self._gone)]
+        return next_after(self._last, here, self.size)
+
+
+def connect(fabric: Fabric, ledgers: Sequence[RankLedger], abort: AbortFlag) -> list[AbstractMailbox]:
+    """Return the mailboxes of all ranks of a simulated gang."""
+    n = fabric.size
+    boxes: list[list[deque[Message]]] = [[deque() for _ in range(n)] for _ in range(n)]
+    gone: set[int] = set()
+    return [SimMailbox(rank, fabric, boxes, gone, ledgers[rank], abort) for rank in range(n)]
+
 
 # Of so many threads, which take turns, the time goes to waking the next one.
 _MANY: Final = 32
@@ -136,10 +435,19 @@ class SimulatedCluster:
         gang = ThreadGang(len(data), mail, on_event, given)
         scheduler = EventScheduler(gang.n_ends, gang.abort)
         network = network_for(self.network)
-        fabric = Fabric(network, scheduler)
+        fabric = Fabric(network, scheduler, self.compute, self.stragglers, self.seed)
+        fabric.player = Player(fabric.ports, self.ranks, fabric.compute.added_byte_s)
+        scheduler.attach(fabric.player)
         # To look at a virtual clock costs nothing, so every round is timed.
         ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(scheduler.clocks)]
-        transports = self._transports(fabric, ledgers, gang)
+        # That of a server only charges it for work: it takes part in no collective.
+        transports = [SimTransport(keeper.rank, self.ranks, fabric, keeper, gang.abort) for keeper in ledgers]
+        shared_array = SharedArray()
+        for transport in transports:
+            transport.shared_array = shared_array
+        if not gang.mail.in_pairs:
+            for transport, mailbox in zip(transports, connect(fabric, ledgers, gang.abort), strict=True):
+                transport.mailbox = mailbox
         values: list[Any] = [None] * gang.size
 
         def work(number: int) -> None:
@@ -177,19 +485,3 @@ class SimulatedCluster:
         ]
         last_s = max(transport.clock.now for transport in transports)
         return GangResult(values[0], stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))
-
-    def _transports(self, fabric: Fabric, ledgers: Sequence[RankLedger], gang: ThreadGang) -> list[SimTransport]:
-        """Return the transports of all ranks and servers, with their mailboxes and shared arrays."""
-        compute = self.compute or Compute()
-        fabric.player = Player(fabric.ports, self.ranks, compute.added_byte_s)
-        fabric.scheduler.attach(fabric.player)
-        parts = compute, stragglers_for(self.stragglers), self.seed, gang.abort
-        # That of a server only charges it for work: it takes part in no collective.
-        transports = [SimTransport(ledger.rank, self.ranks, fabric, ledger, *parts) for ledger in ledgers]
-        mailboxes = [] if gang.mail.in_pairs else connect(fabric, ledgers, gang.abort)
-        shared_array = SharedArray()
-        for transport in transports:
-            transport.shared_array = shared_array
-        for transport, mailbox in zip(transports, mailboxes, strict=False):
-            transport.mailbox = mailbox
-        return transports

@@ -13,7 +13,7 @@ seconds, and synchronises a vector of n bytes::
 loop, for this strategy with this compressor, measured at some lengths and interpolated linearly. ``wait(c)`` is the
 additional time of a round with c seconds of work: ranks that work longer finish further apart, and a rank that has
 waited long sleeps and must be woken. It is measured at some c, so no formula is needed. For another number of ranks,
-wire is scaled by the closed form of the all-reduce with the measured alpha, beta and gamma (`dsgd.collectives.model`),
+wire is scaled by the closed form of the all-reduce with the measured alpha, beta and gamma (`dsgd.collectives.cost`),
 and waiting by m(P), the mean of the largest of P standard normal numbers: the wait for the slowest of P ranks whose
 rounds vary independently. Fragments of a model that are exchanged beside the next round cost what is left of
 ``round(n / F)`` after its work.
@@ -32,20 +32,11 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, Final, Literal, get_args
 
-from dsgd.collectives.model import DEFAULT_LINK, LinkCost, allreduce_seconds, choose_algorithm, tally_seconds
+from dsgd.collectives.cost import DEFAULT_LINK, Link, allreduce_seconds, choose_algorithm, tally_seconds
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.calibration import Calibration
-from dsgd.sim.compute import Compute
-from dsgd.sim.network import Link, Network
-from dsgd.sync import (
-    AbstractStrategy,
-    EveryBatch,
-    EveryEpoch,
-    EveryRows,
-    LocalSGD,
-    RoundClock,
-    resolve,
-)
+from dsgd.sim.network import Compute, Network
+from dsgd.sync import AbstractStrategy, EveryBatch, EveryEpoch, EveryRows, LocalSGD, RoundClock, resolve
 from dsgd.sync.base import Exchange
 from dsgd.validation import check_number
 
@@ -189,10 +180,9 @@ class CostModel:
     transport: str = ""
 
     @property
-    def link(self) -> LinkCost:
+    def link(self) -> Link:
         """Alpha, beta and gamma."""
-        way, compute = self.calibration.network.between, self.calibration.compute
-        return LinkCost(way.alpha_s, way.byte_s, compute.added_byte_s)
+        return replace(self.calibration.network.between, added_byte_s=self.calibration.compute.added_byte_s)
 
     def knows(self, sync: Any, workload: Workload) -> bool:
         """Return whether the strategy and the rows were measured."""
@@ -225,7 +215,10 @@ class CostModel:
         strategy, size = resolve(sync), self.calibration.ranks if ranks is None else ranks
         shares = [workload.n_rows * (k + 1) // size - workload.n_rows * k // size for k in range(size)]
         compute_s = self._work_s(workload, strategy, max(shares))
-        rounds = _due_rounds(strategy, shares, workload.density)
+        period = strategy.period.on_rows_of(workload.density)
+        rounds = period.rounds_in_epoch(shares, _LATE_EPOCH)
+        if not isinstance(period, (EveryRows, EveryBatch, EveryEpoch)):
+            rounds = sum(period.is_due(RoundClock(_LATE_EPOCH, k, rounds, is_last=False)) for k in range(rounds))
         if size == 1:
             alone = rounds if strategy.exchanges == "gradient" else 0
             return EpochCost(compute_s + self.end_s, compute_s, 0.0, 0.0, alone)
@@ -272,21 +265,17 @@ class CostModel:
                 f"CostModel.epoch(sync=...): rounds of {kind} were not measured, only those of "
                 f"{', '.join(self.rounds)}. Pass it to dsgd.sim.measure_costs(strategies=...)."
             )
-        return max(0.0, interpolate(self.rounds[kind], n_bytes) + self._further_s(n_bytes, size))
-
-    def _further_s(self, n_bytes: int, size: int) -> float:
-        """Return how much longer an all-reduce takes than on as many ranks as were measured."""
         there, here = (
             allreduce_seconds(choose_algorithm(n_bytes, ranks), n_bytes, ranks, self.link)
             for ranks in (size, self.calibration.ranks)
         )
-        return there - here
+        return max(0.0, interpolate(self.rounds[kind], n_bytes) + (there - here))
 
 
 def estimated_costs(ranks: int, strategies: Sequence[Any] = ()) -> CostModel:
     """Return a model of a gang that was not measured: estimates for cores of a server that share memory."""
     compute = Compute()
-    way = Link(DEFAULT_LINK.byte_s, DEFAULT_LINK.latency_s)
+    way = Link(byte_s=DEFAULT_LINK.byte_s, overhead_s=DEFAULT_LINK.alpha_s)
     twin = Calibration(ranks, Network("estimated", way, way, source=compute.source), compute)
     row = RowCost(compute.row_s, compute.entry_s)
     rows = {
@@ -361,12 +350,3 @@ def spread(ranks: int) -> float:
 
 def _row_key(workload: Workload, strategy: AbstractStrategy[Any]) -> str:
     return f"{workload.layout} {workload.dtype} {strategy.exchanges}"
-
-
-def _due_rounds(strategy: AbstractStrategy[Any], rows: list[int], density: float) -> int:
-    """Return how many synchronisations an epoch has."""
-    period = strategy.period.on_rows_of(density)
-    rounds = period.rounds_in_epoch(rows, _LATE_EPOCH)
-    if isinstance(period, (EveryRows, EveryBatch, EveryEpoch)):
-        return rounds
-    return sum(period.is_due(RoundClock(_LATE_EPOCH, number, rounds, is_last=False)) for number in range(rounds))

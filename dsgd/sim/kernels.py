@@ -5,7 +5,7 @@ Problem: a round of a thousand ranks is ten thousand messages, each of which tak
 Method: the events of ranks that are inside a collective (`dsgd.comm.base`) are kept in a heap of their own, by clock
 and of equal clocks by rank, and are played one after another: a message reserves the port that it leaves by and the one
 that it comes in by, and the receiver goes on when it has arrived. Every sum and every comparison is that of
-`dsgd.sim.transport.SimTransport.exchange`, in the same order, so seconds are the same to the bit.
+`dsgd.sim.cluster.SimTransport.exchange`, in the same order, so seconds are the same to the bit.
 
 Cost: some 0.2 us a message.
 """

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives import Group, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
-from dsgd.collectives.model import ALGORITHMS
+from dsgd.collectives.cost import ALGORITHMS
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Axis, Claim, Figure, Line, Mark, Panel, Publication, Table
 from dsgd.report.theme import MARKERS, MUTED, SERIES, TEXT

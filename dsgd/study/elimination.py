@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
-from dsgd.collectives.model import LinkCost, n_levels
+from dsgd.collectives.cost import Link, n_levels
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import DatasetError, InvalidParameterError
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
@@ -317,7 +317,7 @@ _PAIR_BYTES: Final = 32  # two extremes and their places
 
 
 #: TCP between two processes as `dsgd` does it (benchmarks/communication/transports.py), at 10 Gbit/s.
-TEN_GIGABIT: Final = LinkCost(25e-6, 0.8e-9)
+TEN_GIGABIT: Final = Link(latency_s=25e-6, byte_s=0.8e-9)
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,7 @@ class SimulatedTime(NamedTuple):
         return self.compute_s + self.communication_s
 
 
-def simulate(counts: Counts, ranks: int, link: LinkCost) -> SimulatedTime:
+def simulate(counts: Counts, ranks: int, link: Link) -> SimulatedTime:
     """Return the predicted seconds on `ranks` ranks of a run with these counts on one rank."""
     check_number("simulate(ranks=...)", ranks, low=1)
     compute = counts.parallel_s / ranks + counts.serial_s

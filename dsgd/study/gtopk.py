@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives.compressed.gtopk import Entries, merge_all
-from dsgd.collectives.model import LinkCost
+from dsgd.collectives.cost import Link
+from dsgd.collectives.payloads import Entries, merge_all
 from dsgd.compress import DGC, GTopK
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError
@@ -107,7 +107,7 @@ SPEEDS: Final[Mapping[str, Speeds]] = {name: Speeds(**one) for name, one in FIGU
 # -- model --------------------------------------------------------------------------------------------------------
 
 #: One gigabit, as the authors of gTop-k measured it.
-GIGABIT: Final = LinkCost(0.436e-3, 9e-9)
+GIGABIT: Final = Link(latency_s=0.436e-3, byte_s=9e-9)
 _BATCH: Final = 32
 _DENSITY: Final = 0.001
 
@@ -174,9 +174,7 @@ class Scaling:
         return asdict(self) | {"over_dense": self.over_dense, "over_topk": self.over_topk}
 
 
-def scaling(
-    model: NetModel, size: int, compute_s: float, link: LinkCost = GIGABIT, density: float = _DENSITY
-) -> Scaling:
+def scaling(model: NetModel, size: int, compute_s: float, link: Link = GIGABIT, density: float = _DENSITY) -> Scaling:
     """Return what a step takes on `size` ranks, a power of two, each of which computes for so many seconds."""
     if size < 2 or size & (size - 1):
         raise InvalidParameterError(f"scaling(size=...) must be a power of two from 2 on. Got {size}.")
@@ -613,7 +611,7 @@ _COMPUTING: Final = {PUBLISHED: "compute time as published", HERE: f"compute tim
 _WAYS: Final = (("dense", "dense_s"), ("topk", "topk_s"), ("gtopk", "tree_s"))
 
 
-def published_steps(size: int, link: LinkCost = GIGABIT, density: float = 0.001) -> list[Scaling]:
+def published_steps(size: int, link: Link = GIGABIT, density: float = 0.001) -> list[Scaling]:
     """Return steps with the compute times that the authors measured, of the networks of which there is one."""
     found = ((model, SPEEDS[model.name].compute_s) for model in MODELS)
     return [
@@ -623,7 +621,7 @@ def published_steps(size: int, link: LinkCost = GIGABIT, density: float = 0.001)
     ]
 
 
-def measured_steps(rows: Iterable[Row], size: int, link: LinkCost = GIGABIT, density: float = 0.001) -> list[Scaling]:
+def measured_steps(rows: Iterable[Row], size: int, link: Link = GIGABIT, density: float = 0.001) -> list[Scaling]:
     """Return steps with compute times that were measured here."""
     by_name = {model.name: model for model in MODELS}
     steps = []
@@ -635,7 +633,7 @@ def measured_steps(rows: Iterable[Row], size: int, link: LinkCost = GIGABIT, den
 
 
 def assumed_steps(
-    size: int, tflops: float, link: LinkCost = GIGABIT, density: float = 0.001, models: Sequence[NetModel] = MODELS
+    size: int, tflops: float, link: Link = GIGABIT, density: float = 0.001, models: Sequence[NetModel] = MODELS
 ) -> list[Scaling]:
     """Return steps on 32 rows whose operations take place at so many million million a second."""
     basis = f"{tflops:g} Tflop/s"
@@ -772,7 +770,7 @@ _EPOCHS: Final = Axis("epochs")
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     sizes = [2**level for level in range(1, study.ranks.bit_length())]
-    link = LinkCost(study.latency / 1e3, 1e-9 / study.bandwidth)
+    link = Link(latency_s=study.latency / 1e3, byte_s=1e-9 / study.bandwidth)
     curves = _curves(sizes, link, study, rows)
     shares = [lost_share(size) for size in _MERGED]
     steps, lessons = [found[-1] for found in curves], summarise_courses(rows)
@@ -818,7 +816,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _curves(sizes: Sequence[int], link: LinkCost, study: Study, rows: Sequence[Row]) -> list[list[Scaling]]:
+def _curves(sizes: Sequence[int], link: Link, study: Study, rows: Sequence[Row]) -> list[list[Scaling]]:
     """Return for each network and compute time what steps take on each number of ranks."""
     by_size = [
         [

@@ -15,7 +15,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
 from dsgd.report.tables import Claim, Table, byte_text, figure_text
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
-from dsgd.sim.network import Link, Network, network_for
+from dsgd.sim.network import Network, network_for
 from dsgd.sim.scaling import (
     INTERCONNECTS,
     MODELS,
@@ -180,7 +180,11 @@ def vary(point: PublishedPoint) -> list[float]:
     cases = (
         (node, wire, True),
         (node, replace(wire, between=replace(link, byte_s=2 * link.byte_s)), True),
-        (node, replace(wire, between=Link(link.byte_s, 10 * link.overhead_s, 10 * link.latency_s)), True),
+        (
+            node,
+            replace(wire, between=replace(link, overhead_s=10 * link.overhead_s, latency_s=10 * link.latency_s)),
+            True,
+        ),
         (fast, wire, True),
         (node, wire, False),
     )

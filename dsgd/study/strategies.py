@@ -17,7 +17,7 @@ from dsgd.kernels import SCHEDULES
 from dsgd.report import Axis, Claim, Figure, Level, Line, Mark, Panel, byte_text, seconds_text, series
 from dsgd.report.theme import GREY, ORANGE, TEXT
 from dsgd.sim import SimulatedCluster
-from dsgd.sim.compute import stragglers_for
+from dsgd.sim.network import stragglers_for
 from dsgd.study.comparison.figures import front_figure
 from dsgd.study.comparison.methods import FAMILIES, SEQUENTIAL, check_shared_memory
 from dsgd.study.comparison.summary import StrategyCell, StrategyGang, gang_of, strategy_answer, strategy_table

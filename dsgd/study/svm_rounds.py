@@ -54,8 +54,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from dsgd.collectives import calibrate
-from dsgd.collectives.model import (
-    LinkCost,
+from dsgd.collectives.cost import (
+    Link,
     allgather_seconds,
     allreduce_seconds,
     broadcast_seconds,
@@ -83,7 +83,7 @@ from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
 #: What a message costs on the network of a supercomputer.
-FABRIC: Final = LinkCost(1.5e-6, 0.1e-9)
+FABRIC: Final = Link(latency_s=1.5e-6, byte_s=0.1e-9)
 #: What each phase costs: seconds for each of the amounts in the table above, in that order.
 Costs = Mapping[str, Sequence[float]]
 
@@ -139,7 +139,7 @@ class Place:
     """Where ranks run."""
 
     ranks: int
-    link: LinkCost
+    link: Link
     cores: int | None = None
     talk: Literal["tree", "ring"] = "tree"
 
@@ -305,7 +305,7 @@ class MeasuredRun:
 
     settings: RunSettings
     ranks: int
-    link: LinkCost
+    link: Link
     seconds: float
     amounts: RoundAmounts
     objective: float
@@ -329,7 +329,7 @@ def observe(settings: RunSettings, ranks: int, client: Any = None) -> MeasuredRu
 def _observe(rank: Rank, data: None, settings: RunSettings) -> MeasuredRun:
     """Solve the problem together with the other ranks, and say what that took; a rank program."""
     del data
-    link = calibrate(rank.group) if rank.group.size > 1 else LinkCost(0.0, 0.0)
+    link = calibrate(rank.group) if rank.group.size > 1 else Link(byte_s=0.0)
     with open_pool(1) as pool:
         _Rows(settings, _SMALL).solve(rank, pool)
         rows, taken = _Rows(settings, settings.problem.rows), []

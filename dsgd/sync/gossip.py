@@ -77,9 +77,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives.compressed.encoding import encoding
 from dsgd.collectives.gossip import check_gossip, neighbour_mean, push_sum
 from dsgd.collectives.group import Group
+from dsgd.collectives.payloads import encoding
 from dsgd.comm.frames import OP_GOSSIP
 from dsgd.comm.topology import AbstractTopology, Exponential, Ring
 from dsgd.comm.topology.mixing import exchange_steps, weights

@@ -259,7 +259,7 @@ class GradientBuckets:
         if self._compressor is None:
             weighted_mean(self._group, part, self._weight)
         else:
-            from dsgd.collectives.compressed.mean import compressed_mean  # most gradients are summed whole
+            from dsgd.collectives.compressed import compressed_mean  # most gradients are summed whole
 
             compressed_mean(self._group, part, self._weight, self._compressor, self._memory)
 

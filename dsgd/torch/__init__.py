@@ -12,16 +12,12 @@ except ImportError as _error:
         'dsgd.torch needs torch, which is not installed here. Install it with: pip install "dsgd[torch]"'
     ) from _error
 
-from dsgd.torch.classifier import TorchClassifier
+from dsgd.torch.estimators import TorchClassifier, TorchRegressor
 from dsgd.torch.flat import FlatModule
-from dsgd.torch.hooks import compress_hook
-from dsgd.torch.lars import LARS
-from dsgd.torch.launcher import launch
-from dsgd.torch.measure import measure_node
-from dsgd.torch.passes import Passes
-from dsgd.torch.regressor import TorchRegressor
+from dsgd.torch.parts import LARS, Passes
+from dsgd.torch.process_group import compress_hook, launch
 from dsgd.torch.synchronizer import Synchronizer
-from dsgd.torch.trace import trace
+from dsgd.torch.trace import measure_node, trace
 
 __all__ = [
     "LARS",

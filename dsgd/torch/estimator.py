@@ -1,15 +1,18 @@
-"""The base of `TorchClassifier` and `TorchRegressor`."""
+"""The base of `TorchClassifier` and `TorchRegressor`, and the rows that it scores after every epoch."""
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from sklearn.utils import check_X_y
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -21,7 +24,16 @@ from dsgd.inputs.blocks import Block, Expected, Spread, Work, check_summaries, p
 from dsgd.inputs.callbacks import History, line_of
 from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns, take_tables
-from dsgd.inputs.validation import ScoredRows, given_validation, refuse_idle, split_off, take_best
+from dsgd.inputs.validation import (
+    ScoredRows,
+    checked_block,
+    given_validation,
+    refuse_idle,
+    refuse_unknown_labels,
+    scorer_for,
+    split_off,
+    take_best,
+)
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.sharing import Workers, check_workers
@@ -32,20 +44,73 @@ from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import stage
 from dsgd.sync import AbstractStrategy
-from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.flat import FlatModule
-from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer
-from dsgd.torch.outputs import predictions
-from dsgd.torch.packing import TensorPacker, cut
-from dsgd.torch.parts import build_criterion, build_module, check_weighable
-from dsgd.torch.passes import Passes
-from dsgd.torch.rows import TensorRows, as_tensor
-from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
-from dsgd.torch.strategies import bound_to, strategy_for
-from dsgd.torch.validation import scored_rows
-from dsgd.torch.weights import checked_weights, mean_weight
-from dsgd.types import AnyArray
+from dsgd.torch.loop import bound_to, strategy_for
+from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer, predictions
+from dsgd.torch.parts import Passes, build_criterion, build_module, check_weighable, fingerprint
+from dsgd.torch.rows import (
+    BatchNormPolicy,
+    ModuleStatistics,
+    TensorPacker,
+    TensorRows,
+    as_tensor,
+    checked_weights,
+    cut,
+    mean_weight,
+)
+from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_numbers, warn_user
+
+
+def _loaded(
+    template: nn.Module, params: FloatVector, statistics: Mapping[str, AnyArray], device: str = "cpu"
+) -> FlatModule:
+    """Return a module with these parameters and buffers."""
+    flat = FlatModule(template, device)
+    flat.params[:] = params
+    flat.to_device()
+    ModuleStatistics(template).load(dict(statistics))
+    return flat
+
+
+@dataclass(frozen=True)
+class _ModelOf:
+    """Makes a fitted estimator of the parameters of a module and its buffers."""
+
+    estimator: Any
+    template: nn.Module
+
+    def __call__(self, params: FloatVector, statistics: Mapping[str, AnyArray]) -> Any:
+        self.estimator.module_ = _loaded(self.template, params, statistics, self.estimator.device).module.eval()
+        return self.estimator
+
+
+def scored_rows(estimator: Any, given: tuple[Any, Any, Any], template: nn.Module) -> ScoredRows:
+    """Return validation rows, checked against the training rows, and what scores a module on them."""
+    many = not estimator._is_classification
+    options: dict[str, Any] = {"allow_nd": True, "multi_output": many, "dtype": "numeric", "y_numeric": many}
+
+    def check() -> Block:
+        X, y, weights = given
+        if estimator.dataset is not None:  # nobody here has seen its rows
+            X, y = check_X_y(X, y, **options)
+        else:
+            X, y = validated(estimator, X, y, reset=False, **options)
+        return X, y, checked_weights(weights, X)
+
+    block = checked_block(check)
+    if estimator._is_classification:
+        refuse_unknown_labels(block[1], estimator.classes_)
+    bare = estimator._without_client()
+    for name in ("_audience", "feature_names_in_", "module_"):
+        vars(bare).pop(name, None)
+    flat = FlatModule(copy.deepcopy(template))
+    statistics = {name: vector.copy() for name, vector in ModuleStatistics(flat.module).vectors().items()}
+    found = ScoredRows(_ModelOf(bare, copy.deepcopy(template)), scorer_for(bare), block)
+    if torch.device(estimator.device).type == "cpu":  # another device may be there on the workers alone
+        found.try_out(type(estimator).__name__, estimator.scoring, flat.params, statistics)
+    return found
+
 
 #: What the names of options begin with that go to a part of the estimator.
 PREFIXES = ("module__", "criterion__", "optimizer__")
@@ -174,7 +239,9 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         if not self._uses_cluster(X):
             with stage("check") as it:
                 block = self._check_rows(X, y, sample_weight)
-                summaries = [self._look(block, supervised=supervised)]
+                summaries = [
+                    summarise(block, classification=self._is_classification, supervised=supervised, any_shape=True)
+                ]
                 it.nbytes = summaries[0].nbytes
             packer, job, watch = self._plan(summaries, template, seed, n_parts, validation)
             n = self._n_threads()
@@ -277,10 +344,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     def _take_in(self, gang: GangResult, template: nn.Module, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
         result: TrainResult = gang.value
-        flat = FlatModule(template)
-        flat.params[:] = result.params
-        flat.to_device()
-        ModuleStatistics(template).load(dict(result.statistics))
+        flat = _loaded(template, result.params, result.statistics)
         #: The trained module, plain: its tensors are its own.
         self.module_ = build_module(self.module, self._options("module__"))
         self.module_.load_state_dict(flat.state_dict())
@@ -348,9 +412,6 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         many = not self._is_classification
         X, y = validated(self, X, y, allow_nd=True, multi_output=many, dtype="numeric", y_numeric=many)
         return X, y, checked_weights(sample_weight, X)
-
-    def _look(self, block: Block, *, supervised: bool) -> BlockSummary:
-        return summarise(block, classification=self._is_classification, supervised=supervised, any_shape=True)
 
     def _n_threads(self) -> int:
         """Return how many ranks there are in this process: on devices, one for each."""

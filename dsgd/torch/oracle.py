@@ -1,42 +1,222 @@
-"""A torch module behind the interface of the rank loop.
+"""A torch module behind the interface of the rank loop, with its state, its outputs and its gradients.
 
 The loop is that of linear models (`dsgd.runtime.train`); it knows `dsgd.local.AbstractLocalOptimizer` and nothing of
 torch. Here a local step is a forward and a backward pass over a minibatch and a step of a torch optimiser; where ranks
 exchange gradients, the loop asks for the gradient of a batch and, after the exchange, for a step along the mean. The
-model that strategies mix is the memory of the parameters themselves (`dsgd.torch.flat`).
+model that strategies mix is the memory of the parameters themselves (`dsgd.torch.flat`). A range of rows is cut into as
+few minibatches of even size as `batch` allows, as `dsgd.local` does.
 
-A range of rows is cut into as few minibatches of even size as `batch` allows, as `dsgd.local` does.
+The flat vector holds the parameters in the order of the module, which is about that of the forward pass. So their
+gradients are computed from the end of the vector to its front, and the progress is reported to the code that sums
+buckets during the pass (`dsgd.sync.minibatch`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import nn
 
-from dsgd.errors import InvalidDataError
+from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels import state as places
-from dsgd.local import AbstractLocalOptimizer
+from dsgd.local import AbstractLocalOptimizer, AbstractState
 from dsgd.local.base import Evaluation, Steps, new_counters
 from dsgd.local.sgd import is_finite
 from dsgd.local.shard import split
-from dsgd.torch.fingerprint import check_same, fingerprint
-from dsgd.torch.flat import FlatModule
-from dsgd.torch.memory import OptimizerMemory
-from dsgd.torch.outputs import first_output, mean_loss, predictions, score_sums
-from dsgd.torch.parts import build_criterion, build_module, build_optimizer, is_plain_sgd
-from dsgd.torch.passes import Passes
-from dsgd.torch.randomness import draws
-from dsgd.torch.rows import ROWS_PER_LOOK, TensorRows
-from dsgd.torch.state import ModuleState
-from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
-from dsgd.torch.streaming import streamed_gradient
+from dsgd.torch.flat import FlatModule, OptimizerMemory
+from dsgd.torch.parts import (
+    LossScale,
+    Passes,
+    build_criterion,
+    build_module,
+    build_optimizer,
+    check_same,
+    draws,
+    fingerprint,
+    is_plain_sgd,
+    repeatable,
+)
+from dsgd.torch.rows import ROWS_PER_LOOK, BatchNormPolicy, ModuleStatistics, TensorRows
 from dsgd.types import AnyArray, FloatVector
+
+
+@dataclass
+class ModuleState(AbstractState):
+    """What changes while a module trains, beside its parameters."""
+
+    counters: FloatVector
+    flat: FlatModule
+    criterion: nn.Module
+    optimizer: torch.optim.Optimizer
+    remembered: OptimizerMemory
+    buffers: ModuleStatistics
+    draws: bool
+    loss_scale: LossScale | None = None
+    rates: list[float] = field(default_factory=list)
+    order: tuple[int, AnyArray | None] = (-1, None)
+
+    @property
+    def averaged(self) -> None:
+        """None: the iterates are not averaged."""
+        return None
+
+    def memory(self) -> dict[str, FloatVector]:
+        """Return what the optimiser remembers."""
+        return self.remembered.vectors()
+
+    def vectors(self) -> dict[str, AnyArray]:
+        """Return the scale of the loss, where there is one."""
+        return {} if self.loss_scale is None else {"loss_scale": self.loss_scale.vector}
+
+    @property
+    def scale(self) -> float:
+        """What losses are multiplied by, and gradients divided."""
+        return 1.0 if self.loss_scale is None else self.loss_scale.value
+
+    def statistics(self) -> dict[str, AnyArray]:
+        """Return the buffers of the module."""
+        return self.buffers.vectors()
+
+    def take_up(self, params: FloatVector) -> None:
+        """Let the module have the parameters, and the statistics, that the host has."""
+        self.flat.bind(params)
+        self.flat.to_device()
+        self.buffers.to_device()
+
+    def order_of(self, rows: TensorRows) -> AnyArray | None:
+        """Return the order in which this epoch walks the rows; it is made once."""
+        if self.order[0] != self.epoch:
+            self.order = self.epoch, rows.order(self.epoch)
+        return self.order[1]
+
+    def repeatable(self, seed: int) -> AbstractContextManager[None]:
+        """Return the context in which the module draws the numbers of this step of this rank."""
+        return repeatable((seed * 1_000_003 + int(self.t)) % 2**63) if self.draws else nullcontext()
+
+    def unscale(self) -> bool:
+        """Divide ``.grad`` by the scale of the loss; return whether a step may be taken along it."""
+        if self.loss_scale is None:
+            return True
+        gradients = [parameter.grad for parameter in self.flat.parameters if parameter.grad is not None]
+        for gradient in gradients:
+            gradient.div_(self.scale)
+        return self.may_step(is_finite=all(bool(torch.isfinite(gradient).all()) for gradient in gradients))
+
+    def may_step(self, *, is_finite: bool) -> bool:
+        """Tell the scale of the loss of a gradient; return whether to step along it. A step left out counts as one."""
+        if self.loss_scale is None:
+            return True  # without a scale, what is not finite is an error
+        self.loss_scale.update(is_finite=is_finite)
+        if not is_finite:
+            self.rates.append(0.0)
+            self.t += 1.0
+        return is_finite
+
+
+@contextmanager
+def streamed_gradient(flat: FlatModule, out: FloatVector, scale: float, ready: Callable[[int], None]) -> Iterator[None]:
+    """Write gradients into a vector as the backward pass inside makes them."""
+    views, starts = flat.gradient_views(out), [flat.slices[name].start for name in flat.names]
+    is_there = [False] * len(views)
+    first = len(views)
+
+    def hook(number: int) -> Callable[[torch.Tensor], None]:
+        def arrived(parameter: torch.Tensor) -> None:
+            nonlocal first
+            assert parameter.grad is not None  # it has just been accumulated
+            _write(views[number], parameter.grad, scale)
+            is_there[number] = True
+            before = first
+            # Inside a layer, and between branches, gradients come in any order.
+            while first and is_there[first - 1]:
+                first -= 1
+            if first < before:
+                ready(starts[first])
+
+        return arrived
+
+    handles = [p.register_post_accumulate_grad_hook(hook(k)) for k, p in enumerate(flat.parameters)]
+    try:
+        yield
+        for view, parameter, known in zip(views, flat.parameters, is_there, strict=True):
+            if not known:
+                _write(view, parameter.grad, scale)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _write(view: torch.Tensor, gradient: torch.Tensor | None, scale: float) -> None:
+    with torch.no_grad():
+        if gradient is None:
+            view.zero_()
+            return
+        view.copy_(gradient)
+        if scale != 1.0:
+            view.div_(scale)
+
+
+def predictions(module: nn.Module, rows: TensorRows, device: torch.device) -> Iterator[tuple[Any, Any]]:
+    """Yield (output, target) of batch after batch, the module as it is when it predicts."""
+    module.eval()
+    with torch.no_grad():
+        for start in range(0, rows.n_rows, ROWS_PER_LOOK):
+            inputs, targets = rows.batch(None, start, min(start + ROWS_PER_LOOK, rows.n_rows))
+            yield first_output(module(inputs.to(device))), targets.to(device)
+
+
+def first_output(made: Any) -> Any:
+    """Return the output of a module; of several, the first."""
+    return made[0] if isinstance(made, tuple) else made
+
+
+def in_shape_of(output: Any, target: Any) -> Any:
+    """Return targets in the shape of outputs, where both have one number per row."""
+    if target.is_floating_point() and target.shape != output.shape and target.numel() == output.numel():
+        return target.reshape(output.shape)
+    return target
+
+
+def mean_loss(criterion: nn.Module, output: Any, target: Any, weights: Any) -> Any:
+    """Return the mean over rows of their losses, each times its weight."""
+    target = in_shape_of(output, target)
+    if weights is None:
+        return criterion(output, target)
+    losses: Any = criterion
+    losses.reduction = "none"
+    try:
+        found = criterion(output, target)
+    finally:
+        losses.reduction = "mean"
+    if found.ndim == 0 or len(found) != len(weights):
+        raise InvalidParameterError(
+            f"sample_weight: criterion={criterion!r} returns shape {tuple(found.shape)} for {len(weights)} rows with "
+            "reduction='none', not a loss for each row."
+        )
+    return (found.reshape(len(weights), -1).mean(dim=1) * weights.to(found.device)).mean()
+
+
+def score_sums(output: Any, target: Any, loss: float, weights: Any = None, *, is_classification: bool) -> FloatVector:
+    """Return what a batch adds to an `Evaluation`, given the mean of its weighted losses; shape (7,)."""
+    n, shares = len(target), None if weights is None else weights.to(output.device).double()
+
+    def summed(values: Any) -> float:
+        return float(values.sum() if shares is None else (values.reshape(n, -1).sum(dim=1) * shares).sum())
+
+    total = n if shares is None else float(shares.sum())
+    if is_classification:
+        found = output.argmax(dim=1) if output.ndim > 1 and output.shape[1] > 1 else output.reshape(-1) > 0
+        return np.array([loss * n, total, total, summed(found == target.reshape(-1)), 0.0, 0.0, 0.0])
+    truth, error = target.double(), in_shape_of(output, target).double() - output.double()
+    return np.array([loss * n, total, total, 0.0, *map(summed, (error.square(), truth, truth.square()))])
+
 
 #: Rows of a local batch where nobody says.
 DEFAULT_BATCH: Final = 128

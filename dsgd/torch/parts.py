@@ -1,17 +1,137 @@
-"""Making the module, its criterion and its optimiser from the parameters of an estimator."""
+"""The parts that a module is trained with: criterion, optimiser, reproducible numbers, and how gradients are computed.
+
+Fingerprint: workers import the module by themselves. A worker with an older file would train another model, whose
+vector may even have the same length: the means would be meaningless, without any error. So names and shapes of
+parameters and the code of the module's classes are compared. The code is that of the interpreter: comments and line
+numbers do not count, and between different versions of Python it is not compared.
+
+Accumulation: a batch of n rows goes through the module in parts of at most `rows`; gradients of their mean losses,
+weighted by their share of the rows, add up to that of the batch. It costs nothing but shorter matrix products, and the
+memory is that of one part. (A batch normalisation sees the parts, not the batch.)
+
+Clipping: the mean gradient g of a step becomes ``g min(1, clip / |g|)``. Where ranks exchange gradients that is the
+mean over all ranks, and so the same on all of them.
+
+Half precision: weights stay float32. The passes run under autocast, and the loss is multiplied by a scale S before the
+backward pass; gradients are divided by it in float32. If any gradient of any rank is not finite, no rank takes the step
+and S is halved; after 2,000 steps in a row that were taken S is doubled. S is a power of two, so that scaling changes
+no bit of a gradient that neither overflows nor underflows. bfloat16 has the exponent of float32: there S is 1, and a
+non-finite gradient is an error, as in float32. Ranks must skip together, or their models drift apart for good. If they
+exchange gradients, the flags of all ranks are added up first (one message of one number a step), so that non-finite
+gradients do not enter the memory of a compressor either. If they exchange models, each rank skips its own local steps.
+
+LARS: with large batches one rate is too long for some layers and too short for others, because the ratio of weights to
+gradients differs between layers by orders of magnitude. So for every tensor w with gradient g, rate eta and weight
+decay wd::
+
+    lambda = trust |w| / (|g| + wd |w|)       1 where a norm is zero, and for biases and scales of normalisations
+    u <- mu u + eta lambda (g + wd w)
+    w <- w - u
+
+Norms are taken in float32 or wider. With wd = 0 a step does not depend on the length of a gradient. It costs two norms
+a tensor, and the velocity, one vector of the length of the model. There is `dsgd.local.LARS` for linear models.
+
+Source: Pascanu, Mikolov and Bengio 2013 (clipping); Micikevicius et al. 2018, section 3 (weights in float32, scaled
+loss), the schedule of S being that of torch's ``GradScaler``; You, Gitman and Ginsburg 2017, algorithm 1 (LARS).
+"""
 
 from __future__ import annotations
 
 import copy
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import hashlib
+import platform
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 
-from dsgd.errors import InvalidParameterError
-from dsgd.torch.randomness import repeatable
+from dsgd.errors import InvalidParameterError, VersionMismatchError
+from dsgd.types import FloatVector
+from dsgd.validation import check_numbers
+
+_STREAM: Final = threading.Lock()
+
+
+@contextmanager
+def repeatable(seed: int) -> Iterator[None]:
+    """Have torch draw numbers that follow from a seed, on the CPU and on GPUs; other threads wait for their turn."""
+    # The seed is for all devices, so the streams of all are kept; that asks nothing of a device itself.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with _STREAM, torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def draws(module: nn.Module) -> bool:
+    """Return whether a module draws random numbers while it trains (dropout)."""
+    for part in module.modules():
+        rate = getattr(part, "dropout", 0.0)
+        if isinstance(part, (nn.modules.dropout._DropoutNd, nn.RReLU)) or (isinstance(rate, float) and rate > 0.0):
+            return True
+    return False
+
+
+def fingerprint(module: nn.Module) -> dict[str, str]:
+    """Return what two copies of a module have in common if they are the same."""
+    shapes = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in module.named_parameters()]
+    shapes += [(name, tuple(b.shape), str(b.dtype), False) for name, b in module.named_buffers()]
+    classes = {type(part) for part in module.modules()}
+    code = hashlib.sha256()
+    for cls in sorted(classes, key=lambda cls: cls.__qualname__):
+        if not cls.__module__.startswith("torch."):
+            code.update(cls.__qualname__.encode())
+            for piece in _pieces(cls):
+                code.update(piece)
+    return {
+        "parameters": hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
+        "code": code.hexdigest()[:16],
+        "python": ".".join(map(str, sys.version_info[:2])),
+    }
+
+
+def check_same(ours: dict[str, str], theirs: dict[str, str], name: str) -> None:
+    """Raise if two fingerprints are of different modules."""
+    if ours["parameters"] != theirs["parameters"]:
+        what = "the names, shapes or dtypes of its parameters are others"
+    elif ours["python"] == theirs["python"] and ours["code"] != theirs["code"]:
+        what = "the code of its classes is another"
+    else:
+        return
+    raise VersionMismatchError(
+        f"{name} on {platform.node()} is not that of the client: {what}. Bring the same version of the file to all "
+        "workers, or define the module in the script itself, which then sends it."
+    )
+
+
+def _pieces(cls: type) -> Iterator[bytes]:
+    for name, value in sorted(vars(cls).items()):
+        function: Any = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+        if isinstance(function, property):
+            function = function.fget
+        if isinstance(function, FunctionType):
+            yield name.encode()
+            yield from _of_code(function.__code__)
+
+
+def _of_code(code: CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr(code.co_names).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _of_code(constant)
+        elif isinstance(constant, frozenset):
+            # Its order is another in every process.
+            yield repr(sorted(map(repr, constant))).encode()
+        elif not isinstance(constant, str):
+            yield repr(constant).encode()
 
 
 def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.Module:
@@ -73,3 +193,186 @@ def is_plain_sgd(make: object, groups: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether a step changes the model by its rate times the gradient: in torch, only SGD without momentum."""
     kind = make if isinstance(make, type) else type(make)
     return issubclass(kind, torch.optim.SGD) and not any(group.get("momentum", 0.0) for group in groups)
+
+
+#: What the passes compute in.
+Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+_DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_GROWTH_INTERVAL: Final = 2000
+
+# Places in the vector that is kept with the rest of the state.
+_SCALE, _CLEAN, _SKIPPED = range(3)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How gradients are computed, for `TorchClassifier` and `TorchRegressor`.
+
+    Parameters
+    ----------
+    precision : {"float32", "bfloat16", "float16"}, default "float32"
+        What forward and backward passes compute in, where autocast of torch says that it is safe.
+    rows : int or None, default None
+        Rows that go through the module together; more are accumulated. None is the whole batch.
+    clip : float or None, default None
+        Longest gradient of a step.
+    scale : float, default 65536
+        S before the first step, with float16 alone.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
+
+    precision: Precision = "float32"
+    rows: int | None = None
+    clip: float | None = None
+    scale: float = 2.0**16
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        if self.precision not in ("float32", *_DTYPES):
+            raise InvalidParameterError(
+                f"Passes(precision=...) must be 'float32', 'bfloat16' or 'float16'. Got {self.precision!r}."
+            )
+        check_numbers(self, "rows", low=1, integer=True, optional=True)
+        check_numbers(self, "clip", low=0, open_low=True, optional=True)
+        check_numbers(self, "scale", low=1)
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether gradients may be too long for their numbers."""
+        return self.precision == "float16"
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """Return the context in which a forward pass runs."""
+        # What autocast keeps of casts is one store for all threads of a process, which each empties when it is done: of
+        # ranks that are threads, one might find the weights of another.
+        return torch.autocast(
+            device.type,
+            dtype=_DTYPES.get(self.precision, torch.float32),
+            enabled=self.precision != "float32",
+            cache_enabled=False,
+        )
+
+    def new_scale(self) -> LossScale:
+        """Return the scale of the loss before the first step."""
+        return LossScale(np.array([self.scale if self.may_overflow else 1.0, 0.0, 0.0]))
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """The scale of the loss.
+
+    - `vector`, shape (3,): s, steps in a row that were taken, steps that were skipped; written in place.
+    """
+
+    vector: FloatVector
+
+    @property
+    def value(self) -> float:
+        """S."""
+        return float(self.vector[_SCALE])
+
+    @property
+    def n_skipped(self) -> int:
+        """Steps that were skipped so far."""
+        return int(self.vector[_SKIPPED])
+
+    def update(self, *, is_finite: bool) -> None:
+        """Take in whether the gradients of a step were finite."""
+        if not is_finite:
+            self.vector[_SCALE] = max(1.0, self.vector[_SCALE] / 2.0)
+            self.vector[_CLEAN] = 0.0
+            self.vector[_SKIPPED] += 1.0
+            return
+        self.vector[_CLEAN] += 1.0
+        if self.vector[_CLEAN] >= _GROWTH_INTERVAL:
+            self.vector[_SCALE] *= 2.0
+            self.vector[_CLEAN] = 0.0
+
+
+class LARS(torch.optim.Optimizer):
+    """Layer-wise adaptive rate scaling, as an optimiser of torch.
+
+    Parameters
+    ----------
+    params : iterable of Tensor or of dict
+        What to train; groups may have options of their own.
+    lr : float
+        eta, the rate.
+    momentum : float, default 0.9
+        mu, in [0, 1).
+    weight_decay : float, default 0
+        wd; not applied to tensors with one dimension.
+    trust : float, default 1e-3
+        The share.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from dsgd.torch import LARS
+    >>> LARS(nn.Linear(2, 2).parameters(), lr=1.0).defaults["trust"]
+    0.001
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 1e-3,
+    ) -> None:
+        for name, value, fits in (
+            ("lr", lr, lr >= 0.0),
+            ("momentum", momentum, 0.0 <= momentum < 1.0),
+            ("weight_decay", weight_decay, weight_decay >= 0.0),
+            ("trust", trust, trust > 0.0),
+        ):
+            if not fits:
+                raise InvalidParameterError(f"LARS({name}=...) is out of range. Got {value!r}.")
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step along ``.grad``; see `torch.optim.Optimizer.step`."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_on(parameter, parameter.grad, group)
+        return loss
+
+    def _step_on(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        rate, change = group["lr"], gradient
+        # Biases and scales are left alone: their lengths say nothing of how far a step may go.
+        if parameter.ndim > 1:
+            decay = group["weight_decay"]
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            weight_norm, gradient_norm = (
+                float(torch.linalg.vector_norm(tensor, dtype=wide)) for tensor in (parameter, gradient)
+            )
+            if decay:
+                change = gradient.add(parameter, alpha=decay)
+            if weight_norm > 0.0 and gradient_norm > 0.0:
+                rate *= group["trust"] * weight_norm / (gradient_norm + decay * weight_norm)
+        if not group["momentum"]:
+            parameter.sub_(change, alpha=rate)
+            return
+        state = self.state[parameter]
+        if "velocity" not in state:
+            state["velocity"] = torch.zeros_like(parameter)
+        velocity = state["velocity"]
+        velocity.mul_(group["momentum"]).add_(change, alpha=rate)
+        parameter.sub_(velocity)

@@ -1,20 +1,25 @@
-"""The ranks of torchrun as a gang: a transport over the default process group of ``torch.distributed``.
+"""The ranks of functions, of torchrun and of DDP: `launch`, a wire over ``torch.distributed``, and `compress_hook`.
 
-Problem: a script that ``torchrun`` starts has its ranks already, and needs neither Dask nor `launch`.
+torchrun: a script that it starts has its ranks already, and needs neither Dask nor `launch`. All ranks open a group of
+gloo beside the default one, whatever that is made of. Models that strategies mix are in the memory of the host, on
+devices too, so NCCL would only carry them back and forth; and messages of ours never come between those of the user. As
+on every wire a header goes before each array, and says which frame and operation it is: ranks that are not at the same
+point raise an error instead of adding up wrong numbers. gloo neither authenticates nor encrypts, and takes the network
+that ``GLOO_SOCKET_IFNAME`` names. If a peer is gone the wait ends at once, if it is silent at the deadline.
 
-Method: all ranks open a group of gloo beside the default one, whatever that is made of. Models that strategies mix are
-in the memory of the host, on devices too, so NCCL would only carry them back and forth; and messages of ours never come
-between those of the user. As on every wire a header goes before each array, and says which frame and operation it is:
-ranks that are not at the same point raise an error instead of adding up wrong numbers.
-
-Cost per frame: that of gloo for the header and for the array. gloo neither authenticates nor encrypts, and takes the
-network that ``GLOO_SOCKET_IFNAME`` names. If a peer is gone the wait ends at once, if it is silent at the deadline.
+DDP: each bucket of gradients that it has ready is averaged over the ranks by `dsgd.collectives.compressed_mean`, the
+very function that strategies call, over the process group of torch (`dsgd.collectives.compressed_cost` a bucket). DDP
+cuts new buckets after the first backward pass, and what a compressor has left out of the old buckets would be lost. So
+the first gradient of every bucket is sent whole, and memory starts with its second.
 """
 
 from __future__ import annotations
 
+import inspect
 import platform
+import threading
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,11 +28,11 @@ import torch
 import torch.distributed as dist
 
 from dsgd.collectives import Group
-from dsgd.comm.base import AbstractTransport
+from dsgd.collectives.compressed import compressed_mean
+from dsgd.comm.base import AbstractTransport, TransportName
 from dsgd.comm.frames import (
     HEADER_BYTES,
     AbortFlag,
-    Header,
     check_array,
     check_limit,
     describe_mismatch,
@@ -35,14 +40,28 @@ from dsgd.comm.frames import (
     pack_into,
     unpack_from,
 )
-from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, InvalidParameterError, ProtocolError
+from dsgd.compress import AbstractCompressor, Layerwise
+from dsgd.errors import (
+    AbortedError,
+    ClusterError,
+    GangTimeoutError,
+    IncompatiblePartsError,
+    InvalidDataError,
+    InvalidParameterError,
+    ProtocolError,
+)
 from dsgd.ledger import WAIT, WIRE, RankLedger
-from dsgd.runtime.rank import Rank
+from dsgd.runtime.gang.client import client_for
+from dsgd.runtime.gang.job import run_on_cluster
+from dsgd.runtime.rank import GangResult, Rank
+from dsgd.sim import SimulatedCluster
+from dsgd.sync.averaging import weighted_mean
 from dsgd.types import AnyArray
 
 _DEADLINE_S: Final = 600.0
 _TAG: Final = 0
 _JOB: Final = job_code("torchrun")
+
 # The default group that `rank_here` was last called in, and the rank in it.
 _known: list[tuple[Any, Rank]] = []
 
@@ -63,21 +82,10 @@ class _Pending:
             raise ConnectionAbortedError(str(error)) from error
 
 
-class _Gloo:
-    """Moves arrays between the ranks of a process group of gloo."""
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def send(self, peer: int, array: AnyArray) -> _Pending:
-        """Begin to send an array."""
-        tensor = torch.from_numpy(array.reshape(-1).view("u1"))
-        return _Pending(self._group.send([tensor], peer, _TAG), tensor)
-
-    def receive(self, peer: int, array: AnyArray) -> _Pending:
-        """Begin to receive into an array."""
-        tensor = torch.from_numpy(array.reshape(-1).view("u1"))
-        return _Pending(self._group.recv([tensor], peer, _TAG), tensor)
+def _begin(call: Callable[..., Any], peer: int, array: AnyArray) -> _Pending:
+    """Begin to send an array to a rank, or to receive into it, by a method of a process group of gloo."""
+    tensor = torch.from_numpy(array.reshape(-1).view("u1"))
+    return _Pending(call([tensor], peer, _TAG), tensor)
 
 
 class TorchProcessGroup(AbstractTransport):
@@ -93,7 +101,7 @@ class TorchProcessGroup(AbstractTransport):
         self.rank, self.size = int(dist.get_rank()), int(dist.get_world_size())
         self.ledger, self.wire, self.deadline_s = RankLedger(self.rank), "gloo", float(deadline_s)
         self.hosts = _hosts(group, self.size)
-        self._carrier: _Gloo | None = _Gloo(group)
+        self._group: Any = group
         self._n_sent: Counter[int] = Counter()
         self._under_way: list[Any] = []
         self._n_received: Counter[int] = Counter()
@@ -102,8 +110,8 @@ class TorchProcessGroup(AbstractTransport):
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
     ) -> None:
         """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
-        carrier, ledger = self._carrier, self.ledger
-        if carrier is None:
+        group, ledger = self._group, self.ledger
+        if group is None:
             raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
         to, source = None if outgoing is None else to, None if incoming is None else source
         for peer in (to, source):
@@ -116,16 +124,16 @@ class TorchProcessGroup(AbstractTransport):
         try:
             if to is not None and outgoing is not None:
                 header = self._header(self._n_sent[to], op, dtypes[0], outgoing)
-                sending = [carrier.send(to, part) for part in (header, outgoing) if part.nbytes]
+                sending = [_begin(group.send, to, part) for part in (header, outgoing) if part.nbytes]
                 self._n_sent[to] += 1
                 ledger.count(HEADER_BYTES + outgoing.nbytes)
             at = source
             if source is not None and incoming is not None:
-                self._receive_header(carrier, source, self._header(self._n_received[source], op, dtypes[1], incoming))
+                self._receive_header(group, source, self._header(self._n_received[source], op, dtypes[1], incoming))
                 self._n_received[source] += 1
                 arrived_at = ledger.clock()
                 if incoming.nbytes:
-                    carrier.receive(source, incoming).wait(self.deadline_s)
+                    _begin(group.recv, source, incoming).wait(self.deadline_s)
             at = to
             for pending in sending:
                 pending.wait(self.deadline_s)
@@ -151,7 +159,7 @@ class TorchProcessGroup(AbstractTransport):
 
     def close(self) -> None:
         """Let go of the group; torch closes its connections with the default one."""
-        self._carrier = None
+        self._group = None
 
     @staticmethod
     def _header(number: int, op: int, dtype: int | None, array: AnyArray) -> AnyArray:
@@ -159,12 +167,13 @@ class TorchProcessGroup(AbstractTransport):
         pack_into(buffer, _JOB, 0, number, op, dtype or 0, array.nbytes)
         return np.frombuffer(buffer, dtype=np.uint8)
 
-    def _receive_header(self, carrier: _Gloo, source: int, wanted: AnyArray) -> None:
+    def _receive_header(self, group: Any, source: int, wanted: AnyArray) -> None:
         got = np.empty_like(wanted)
-        carrier.receive(source, got).wait(self.deadline_s)
+        _begin(group.recv, source, got).wait(self.deadline_s)
         if (got != wanted).any():
             expected, found = (unpack_from(header.tobytes()) for header in (wanted, got))
-            raise ProtocolError(f"rank {self.rank}, frame of rank {source}: {_difference(expected, found)}.")
+            what = describe_mismatch(expected, found) or "its header is another one"
+            raise ProtocolError(f"rank {self.rank}, frame of rank {source}: {what}.")
 
 
 def is_running() -> bool:
@@ -190,5 +199,188 @@ def _hosts(group: Any, size: int) -> tuple[int, ...]:
     return tuple(known.setdefault(int(code), len(known)) for code in codes)
 
 
-def _difference(expected: Header, found: Header) -> str:
-    return describe_mismatch(expected, found) or "its header is another one"
+# Random numbers of compressors start here, on all ranks.
+_SEED = 0
+
+
+def compress_hook(compressor: AbstractCompressor[Any], group: Any = None) -> Callable[[Any, Any], Any]:
+    """Return a communication hook: ``ddp_model.register_comm_hook(None, compress_hook(...))``.
+
+    Parameters
+    ----------
+    compressor : AbstractCompressor
+        How gradients are encoded. A lossy one without memory must be wrapped in `dsgd.compress.ErrorFeedback`.
+    group : ProcessGroup or None, default None
+        The ranks; None is all of them. The hook makes a group of its own of them, so all ranks must call this.
+
+    Returns
+    -------
+    callable
+        Takes (state, bucket), returns a future of the mean gradient. Buckets are float32 or float64.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        The compressor loses what it leaves out of gradients, or goes tensor by tensor.
+    """
+    if isinstance(compressor, Layerwise):
+        raise IncompatiblePartsError(
+            f"compress_hook({compressor!r}): the buckets of DDP have no names of tensors. Use dsgd.torch.Synchronizer."
+        )
+    if compressor.needs_feedback and not compressor.remembers:
+        raise IncompatiblePartsError(
+            f"{compressor!r} loses what it leaves out of gradients. Wrap it: ErrorFeedback({compressor!r})."
+        )
+    members = dist.get_process_group_ranks(group or dist.group.WORLD)
+    ranks = Group(_ProcessGroup(dist.new_group(members, backend="gloo"), members))
+    memories: dict[tuple[int, ...], Any] = {}
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, and wants none or its own
+        buffer = bucket.buffer()
+        if buffer.dtype not in (torch.float32, torch.float64):
+            raise InvalidDataError(f"compress_hook averages float32 and float64 gradients. Got {buffer.dtype}.")
+        key = tuple(id(parameter) for parameter in bucket.parameters())
+        vector = buffer.detach().cpu().numpy()
+        weight = 1.0 / ranks.size
+        if key not in memories:
+            memories[key] = compressor.init(vector.size, vector.dtype, _SEED, ranks.rank, ranks.size)
+            weighted_mean(ranks, vector, weight)
+        else:
+            compressed_mean(ranks, vector, weight, compressor, memories[key])
+        if buffer.device.type != "cpu":
+            buffer.copy_(torch.from_numpy(vector))
+        done: Any = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    return hook
+
+
+class _ProcessGroup(AbstractTransport):
+    """A process group of torch as a wire of this library."""
+
+    def __init__(self, group: Any, members: list[int]) -> None:
+        self._group, self._members = group, members
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.ledger = RankLedger(self.rank)
+        self.hosts = tuple(range(self.size))
+        self.wire = "torch.distributed"
+        self.deadline_s = 1800.0
+
+    def exchange(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
+    ) -> None:
+        """Send and receive at once; see `AbstractTransport.exchange`."""
+        waits = []
+        if source is not None and incoming is not None:
+            waits.append(dist.irecv(_bytes(incoming), self._members[source], group=self._group))
+        if to is not None and outgoing is not None:
+            waits.append(dist.isend(_bytes(outgoing), self._members[to], group=self._group))
+        for wait in waits:
+            wait.wait()
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Note the limit; how long torch waits was decided when its process group was made."""
+        check_limit("set_deadline(deadline_s)", deadline_s)
+        self.deadline_s = deadline_s
+
+    def close(self) -> None:
+        """Let go of the process group."""
+        self._group = None
+
+
+def _bytes(array: AnyArray) -> Any:
+    flat = array.reshape(-1).view(np.uint8)
+    if not flat.flags.writeable:
+        flat = flat.copy()
+    return torch.from_numpy(flat)
+
+
+# Ranks may be threads of one process.
+_here = threading.local()
+
+
+def current_rank() -> Rank:
+    """Return the rank that this thread runs, or that this process is in the default process group of torch."""
+    rank: Rank | None = getattr(_here, "rank", None)
+    if rank is None and is_running():
+        return rank_here()
+    if rank is None:
+        raise InvalidParameterError(
+            "there is no rank here: call this inside a function that dsgd.torch.launch runs, or, in a script that "
+            "torchrun starts, after torch.distributed.init_process_group(); or pass rank=..."
+        )
+    return rank
+
+
+def finish_with(finish: Callable[[], None], close: Callable[[], None]) -> None:
+    """Have `finish` called when the function of this rank has returned, and `close` if it raises.
+
+    On a rank that was passed, nothing is.
+    """
+    if getattr(_here, "rank", None) is not None:
+        _here.finishers.append((finish, close))
+
+
+def run_function(rank: Rank, data: object, function: Callable[..., Any], takes_rank: bool) -> Any:
+    """Run a function of the user on a rank; a rank program."""
+    del data  # the function has its own
+    _here.rank, _here.finishers = rank, []
+    try:
+        value = function(rank) if takes_rank else function()
+        for finish, _ in _here.finishers:
+            finish()
+        return value
+    except BaseException:
+        for _, close in _here.finishers:
+            close()
+        raise
+    finally:
+        del _here.rank, _here.finishers
+
+
+def launch(
+    function: Callable[..., Any],
+    client: Any = None,
+    *,
+    n_ranks: int | None = None,
+    transport: TransportName = "auto",
+) -> GangResult:
+    """Run a function on every rank of a gang.
+
+    Parameters
+    ----------
+    function : callable
+        Called as ``function(rank)``, or without arguments if it takes none. ``rank.number`` and ``rank.size`` say who
+        it is; `Synchronizer` finds the rank by itself.
+    client : distributed.Client, SimulatedCluster or None, default None
+        Where: one rank per thread of the workers of a cluster; None takes the current client, or starts a worker
+        process per core and closes them in the end.
+    n_ranks : int or None, default None
+        How many ranks; None is all there can be.
+    transport : str, default "auto"
+        The transport; see `dsgd.runtime.run_on_cluster`.
+
+    Returns
+    -------
+    GangResult
+        ``value`` is what the function returned on rank 0, ``ledger`` the seconds and bytes of all ranks.
+
+    Raises
+    ------
+    RankError
+        The function raised on some rank; the error is its cause.
+    ClusterError
+        The cluster cannot run it, see `dsgd.runtime.run_on_cluster`.
+    """
+    arguments = (function, bool(inspect.signature(function).parameters))
+    if isinstance(client, SimulatedCluster):
+        return client.run(run_function, [None] * client.ranks, arguments)
+    with client_for(client, n_workers=n_ranks) as found:
+        return run_on_cluster(
+            run_function, [], client=found, pack=_nothing, args=arguments, n_ranks=n_ranks, transport=transport
+        )
+
+
+def _nothing(blocks: object, rank: int) -> None:
+    """Pack nothing: the function finds its rows by itself."""

@@ -42,12 +42,10 @@ from dsgd.runtime.train.state import TrainState
 from dsgd.sync import AbstractLocalTerm, AbstractStrategy, Cut, LocalSteps, RoundClock, carry_over
 from dsgd.sync.averaging import DelayedMean, beside_for, weighted_mean
 from dsgd.sync.minibatch import buckets_for
-from dsgd.torch.agreement import agree, check_ranks, share_buffers
-from dsgd.torch.current import current_rank, finish_with
+from dsgd.torch import loop
 from dsgd.torch.flat import FlatModule
-from dsgd.torch.loop import LoopState, LoopSteps, Stopwatch, check_owned, has_overflowed, steps_of_loop
-from dsgd.torch.statistics import ModuleStatistics
-from dsgd.torch.strategies import bound_to, check_loop, strategy_for
+from dsgd.torch.process_group import current_rank, finish_with
+from dsgd.torch.rows import ModuleStatistics
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -122,29 +120,29 @@ class Synchronizer:
         self._group, self._ledger, self._optimizer = self.rank.group, self.rank.ledger, optimizer
         self._weight = 1.0 / self.rank.size if weight is None else weight
         self._batch = batch_size or 1
-        strategy = strategy_for(sync, compressor, batch_size=self._batch * self.rank.size)
+        strategy = loop.strategy_for(sync, compressor, batch_size=self._batch * self.rank.size)
         n_batch = None if batch_size is None else batch_size * self.rank.size
-        check_loop(strategy, steps_of_loop(optimizer, self._batch), n_batch, steps_per_epoch)
+        loop.check_loop(strategy, loop.steps_of_loop(optimizer, self._batch), n_batch, steps_per_epoch)
         # Without epochs there are stretches, from one exchange to the next.
         self._has_epochs = steps_per_epoch is not None
         self._steps = steps_per_epoch or max(1, int(getattr(strategy.period, "n", 1)) // self._batch)
         if strategy.exchanges == "gradient" and not self._has_epochs:
             self._steps = 1
-        check_owned(module, optimizer)
-        check_ranks(self.rank, module, self._weight)
+        loop.check_owned(module, optimizer)
+        loop.check_ranks(self.rank, module, self._weight)
         self.flat = FlatModule(module, next(module.parameters()).device)
         buffers = ModuleStatistics(module)
         self.flat.to_host()
         self._ledger.begin_round("setup")
         self._group.broadcast(self.flat.params)
-        share_buffers(self._group, module, buffers)
+        loop.share_buffers(self._group, module, buffers)
         self._ledger.end_round()
         self.flat.to_device()
         buffers.to_device()
-        self._strategy = bound_to(strategy, self.flat)
-        self._begin(LoopState(module, optimizer, buffers, remembers=strategy.momentum != "keep"))
+        self._strategy = loop.bound_to(strategy, self.flat)
+        self._begin(loop.LoopState(module, optimizer, buffers, remembers=strategy.momentum != "keep"))
 
-    def _begin(self, state: LoopState) -> None:
+    def _begin(self, state: loop.LoopState) -> None:
         """Make what changes while the loop runs, and hook it to the optimiser."""
         strategy, group, params = self._strategy, self._group, self.flat.params
         rows = [self._steps * self._batch] * self.rank.size
@@ -168,8 +166,8 @@ class Synchronizer:
         self._beside = beside_for(group, strategy)
         self._adaptation: Adaptation | None = None
         if strategy.adaptation is not None and self.rank.size > 1:
-            self._adaptation = Adaptation(self.rank, strategy.adaptation, None, rows, LoopSteps(), math.inf)
-            self._adaptation.begin(self._at, Stopwatch(self._ledger))
+            self._adaptation = Adaptation(self.rank, strategy.adaptation, None, rows, loop.LoopSteps(), math.inf)
+            self._adaptation.begin(self._at, loop.Stopwatch(self._ledger))
         self._hooks = [
             self._optimizer.register_step_pre_hook(self._before_step),
             self._optimizer.register_step_post_hook(self._after_step),
@@ -263,7 +261,7 @@ class Synchronizer:
             self._beside.finish()
         self._close()
         self._ledger.begin_round("collect")
-        _, has_moved = agree(self._group, ends=True, moved=self._has_moved or self._delayed is not None)
+        _, has_moved = loop.agree(self._group, ends=True, moved=self._has_moved or self._delayed is not None)
         self._ledger.end_round()
         if strategy.local_term is not None:
             self._correct(strategy.local_term)
@@ -316,13 +314,10 @@ class Synchronizer:
                 self._adaptation.decide(at)
             self._adaptation.note(at)
         if ends_epoch:
-            self._end_epoch()
-
-    def _end_epoch(self) -> None:
-        self._place, self._at.epoch, self._at.round = 0, self._at.epoch + 1, 0
-        self._state.start_epoch()
-        if self._adaptation is not None:
-            self._adaptation.cut_epoch(self._at)
+            self._place, at.epoch, at.round = 0, at.epoch + 1, 0
+            self._state.start_epoch()
+            if self._adaptation is not None:
+                self._adaptation.cut_epoch(at)
 
     def _exchange_models(self, *, ends_epoch: bool, decides: bool) -> None:
         at, strategy = self._at, self._strategy
@@ -335,7 +330,7 @@ class Synchronizer:
         if self._beside is not None:
             self._beside.finish()
         if not self._is_finished:
-            agree(self._group)
+            loop.agree(self._group)
         if self._delayed is not None and not ends_epoch:
             self._delayed.hold(self.flat.params)
             self._delayed.start(self._weight)
@@ -343,7 +338,11 @@ class Synchronizer:
             if decides and self._adaptation is not None:
                 self._adaptation.observe(at)
             if self._scale != 1.0:
-                self._scale_changes()
+                # What the steps since the last exchange have changed.
+                params = self.flat.params
+                params -= self._start
+                params *= params.dtype.type(self._scale)
+                params += self._start
             strategy.sync(self._group, self.flat.params, self._weight, at.strategy)
             carry_over(strategy.momentum, self._group, self._state.memory().values(), self._weight)
             if self._scale != 1.0:
@@ -354,13 +353,6 @@ class Synchronizer:
         self._end_exchange()
         self.flat.to_device()
         self._state.buffers.to_device()
-
-    def _scale_changes(self) -> None:
-        """Multiply what the steps since the last exchange have changed."""
-        params = self.flat.params
-        params -= self._start
-        params *= params.dtype.type(self._scale)
-        params += self._start
 
     # -- gradients -----------------------------------------------------------------------------------------------
 
@@ -381,7 +373,7 @@ class Synchronizer:
             self._rates = [group["lr"] for group in optimizer.param_groups]
             for group in optimizer.param_groups:
                 group["lr"] = group["lr"] * factor
-        self._exchange_gradients(leaves_out=has_overflowed(optimizer))
+        self._exchange_gradients(leaves_out=loop.has_overflowed(optimizer))
         self._has_met = True
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -395,7 +387,7 @@ class Synchronizer:
         """Replace the gradient of this rank by the mean of all, or by none if a rank leaves the step out."""
         self.flat.check_parts(views=False)
         self._begin_exchange()
-        leaves_out, _ = agree(self._group, leaves_out=leaves_out)
+        leaves_out, _ = loop.agree(self._group, leaves_out=leaves_out)
         if leaves_out:
             self.n_left_out += 1
             # Optimisers pass over what has no gradient.

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.collectives import Cost, Group, LinkCost, allgatherv_cost
-from dsgd.collectives.cost import allgathered_bytes
-from dsgd.collectives.model import DEFAULT_LINK, allgather_seconds, choose_gather
+from dsgd.collectives import Cost, Group, Link
+from dsgd.collectives.cost import DEFAULT_LINK, allgather_seconds, allgathered_bytes, allgatherv_cost, choose_gather
 from dsgd.comm.frames import HEADER_BYTES
 from gangs import run_gang
 from sim_links import ALPHA, BETA, GAMMA, seconds
 
 #: A copy of a byte costs nothing, or more than any number of messages.
-COPIES = {"bruck": LinkCost(1.0, 0.0, 0.0), "ring": LinkCost(1.0, 0.0, 1e9)}
+COPIES = {"bruck": Link(latency_s=1.0, byte_s=0.0), "ring": Link(latency_s=1.0, byte_s=0.0, added_byte_s=1e9)}
 
 
 def gather(way: str, lengths: list[int], dtype: str) -> list[tuple[np.ndarray, Cost]]:
@@ -79,7 +78,7 @@ def test_both_ways_bring_the_vectors_of_all_and_cost_what_is_said(lengths: list[
 def test_an_all_gather_takes_the_seconds_of_the_model(size: int, way: Any) -> None:
     """On links that are all alike the simulator's clock says what the formula does, whole or message by message."""
     n = 1000
-    link = LinkCost(ALPHA + BETA * HEADER_BYTES, BETA, GAMMA)
+    link = Link(latency_s=ALPHA + BETA * HEADER_BYTES, byte_s=BETA, added_byte_s=GAMMA)
     chosen = choose_gather(8 * n * size, size, COPIES[way])
     predicted = allgather_seconds(8 * n, size, link, chosen)
     for whole in (True, False):

@@ -10,24 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.collectives import (
-    DEFAULT_LINK,
-    Cost,
-    Group,
-    LinkCost,
-    allreduce_cost,
-    allreduce_seconds,
-    calibrate,
-    choose_algorithm,
-    hierarchical_seconds,
-)
-from dsgd.collectives.algorithms.binomial import binomial_plan
-from dsgd.collectives.algorithms.double_tree import double_tree, double_tree_plan
-from dsgd.collectives.algorithms.pipeline import children_of, n_steps
-from dsgd.collectives.algorithms.plan import Plan, plan_cost
-from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
-from dsgd.collectives.algorithms.torus import torus_plan
-from dsgd.collectives.model import ALGORITHMS, tree_pieces, tree_steps
+from dsgd.collectives import Cost, Group, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
+from dsgd.collectives.algorithms.plan import Plan, children_of, n_steps, plan_cost
+from dsgd.collectives.algorithms.rings import rabenseifner_plan, torus_plan
+from dsgd.collectives.algorithms.trees import binomial_plan, double_tree, double_tree_plan
+from dsgd.collectives.cost import ALGORITHMS, DEFAULT_LINK, hierarchical_seconds, tree_pieces, tree_steps
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
@@ -152,13 +139,19 @@ def test_the_model_knows_the_steps_of_a_double_tree(size: int) -> None:
 @given(
     size=st.integers(2, 300),
     n_bytes=st.integers(0, 2**28),
-    link=st.builds(LinkCost, st.floats(1e-7, 1e-2), st.floats(1e-12, 1e-7), st.floats(0.0, 1e-8)),
+    link=st.builds(
+        Link,
+        overhead_s=st.floats(0.0, 1e-3),
+        latency_s=st.floats(1e-7, 1e-2),
+        byte_s=st.floats(1e-12, 1e-7),
+        added_byte_s=st.floats(0.0, 1e-8),
+    ),
 )
-def test_auto_is_the_fastest_and_no_algorithm_beats_the_bounds(size: int, n_bytes: int, link: LinkCost) -> None:
+def test_auto_is_the_fastest_and_no_algorithm_beats_the_bounds(size: int, n_bytes: int, link: Link) -> None:
     """The choice has the least predicted time, and no prediction is below the bounds of latency and bandwidth."""
     times = {algorithm: allreduce_seconds(algorithm, n_bytes, size, link) for algorithm in ALGORITHMS}
     assert times[choose_algorithm(n_bytes, size, link)] <= min(times.values()) * (1 + 1e-9)
-    latency = (size - 1).bit_length() * link.latency_s
+    latency = (size - 1).bit_length() * link.alpha_s
     bandwidth = 2 * (size - 1) / size * n_bytes * link.byte_s
     for seconds in times.values():
         assert seconds >= latency * (1 - 1e-9)
@@ -181,18 +174,18 @@ def test_a_group_chooses_by_the_link_it_is_told() -> None:
     """On a link where messages cost nothing the ring is taken for what a slow one sends by doubling."""
 
     def program(group: Group) -> tuple[str, str]:
-        free = Group(group.transport, link=LinkCost(0.0, 1e-9, 1e-9))
-        slow = Group(group.transport, link=LinkCost(1.0, 1e-9, 1e-9))
+        free = Group(group.transport, link=Link(byte_s=1e-9, added_byte_s=1e-9))
+        slow = Group(group.transport, link=Link(latency_s=1.0, byte_s=1e-9, added_byte_s=1e-9))
         return free.algorithm_for(1_000, 8), slow.algorithm_for(10**6, 8)
 
     assert run_gang("inproc", 3, program) == [("ring", "recursive_doubling")] * 3
     with pytest.raises(InvalidParameterError, match="byte_s"):
-        LinkCost(1e-6, float("nan"))
+        Link(latency_s=1e-6, byte_s=float("nan"))
 
 
 def test_two_levels_take_two_levels_of_time() -> None:
     """Inside hosts a tree up and one down, between them what the leaders take."""
-    fast, slow = LinkCost(1e-6, 1e-10), LinkCost(1e-4, 1e-9)
+    fast, slow = Link(latency_s=1e-6, byte_s=1e-10), Link(latency_s=1e-4, byte_s=1e-9)
     inside = 2 * 2 * (1e-6 + 1e5 * 1e-10)
     expected = inside + allreduce_seconds(choose_algorithm(10**5, 2), 10**5, 2, slow)
     assert hierarchical_seconds(10**5, [0, 0, 0, 1, 1, 1], fast, slow) == pytest.approx(expected)
@@ -202,7 +195,7 @@ def test_two_levels_take_two_levels_of_time() -> None:
 def test_calibrated_costs_are_the_same_on_all_ranks(kind: str) -> None:
     """Every rank gets the slowest rank's numbers, above zero, and the rounds of the gang are not counted up."""
 
-    def program(group: Group) -> tuple[LinkCost, int]:
+    def program(group: Group) -> tuple[Link, int]:
         return calibrate(group), group.ledger.rounds
 
     results = run_gang(kind, 3, program)
@@ -228,8 +221,8 @@ def test_calibration_is_refused_where_links_differ() -> None:
 @pytest.mark.parametrize("size", [2, 3, 6, 8, 13])
 def test_the_model_is_what_a_virtual_clock_shows(size: int) -> None:
     """On a network of equal links every algorithm takes the seconds of its formula, short and long."""
-    link = LinkCost(1e-4, 1e-9, 2e-10)
-    wire = Link(byte_s=link.byte_s, overhead_s=link.latency_s)
+    link = Link(latency_s=1e-4, byte_s=1e-9, added_byte_s=2e-10)
+    wire = Link(byte_s=link.byte_s, overhead_s=link.alpha_s)
     cluster = SimulatedCluster(size, Network("flat", between=wire, inside=wire), Compute(added_byte_s=2e-10))
 
     def program(rank: Rank, data: None, algorithm: Any, n: int) -> float:

@@ -10,17 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.collectives import (
-    Cost,
-    Group,
-    allgather_cost,
-    allgatherv_cost,
-    allreduce_cost,
-    barrier_cost,
-    broadcast_cost,
-    gather_cost,
-)
-from dsgd.collectives.model import ALGORITHMS as FLAT
+from dsgd.collectives import Cost, Group, allreduce_cost, broadcast_cost
+from dsgd.collectives.cost import ALGORITHMS as FLAT
+from dsgd.collectives.cost import allgather_cost, allgatherv_cost, barrier_cost, gather_cost
 from dsgd.comm.frames import DTYPE_CODES, HEADER_BYTES
 from dsgd.errors import InvalidParameterError, ProtocolError
 from gangs import SHARED, TRANSPORTS, run_gang

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from compressors import COMPRESSORS, vector_of
 from dsgd.collectives import Group, compressed_cost, compressed_mean
-from dsgd.collectives.compressed.gtopk import Entries, merge_all
 from dsgd.collectives.cost import allgather_cost, allreduce_cost
+from dsgd.collectives.payloads import Entries, merge_all
 from dsgd.compress import (
     DGC,
     QSGD,

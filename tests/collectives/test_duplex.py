@@ -13,24 +13,26 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from dsgd.collectives import Cost, Group
-from dsgd.collectives.algorithms.duplex import (
+from dsgd.collectives.algorithms.packed_trees import (
     duplex_rate,
     joined,
     over_servers,
     pack_duplex,
     pack_rings,
+    packed_cost,
+    packed_plan,
     ring_trees,
     share_of_slower,
     star_trees,
+    tree_allreduce,
 )
-from dsgd.collectives.algorithms.packed_trees import packed_cost, packed_plan, tree_allreduce
 from dsgd.collectives.algorithms.packing import DGX_1P, DGX_1V, Packing, best_rate, ring_rate, subgraph
 from dsgd.collectives.algorithms.plan import plan_cost
-from dsgd.collectives.algorithms.schedule import plan_schedule
+from dsgd.collectives.algorithms.whole import plan_schedule
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Link, Network, SimulatedCluster
-from dsgd.sim.plays import play_rounds
+from dsgd.sim.events import play_rounds
 from gangs import run_gang
 
 
@@ -172,7 +174,9 @@ def test_sums_up_some_trees_and_down_others_are_numpy_s(size: int, seed: int, n:
     def program(rank: Rank, data: None) -> None:
         found[rank.group.rank] = summed(rank.group)
 
-    network = Network("n", Link(1e-9, 1e-6, 1e-6), Link(1e-9, 1e-6), concurrent=True)
+    network = Network(
+        "n", Link(byte_s=1e-9, overhead_s=1e-6, latency_s=1e-6), Link(byte_s=1e-9, overhead_s=1e-6), concurrent=True
+    )
     SimulatedCluster(size, network).run(program, [None] * size)
     for results in (found, run_gang("inproc", size, summed)):
         for rank, (result, cost, concurrent) in enumerate(results):
@@ -184,7 +188,7 @@ def test_sums_up_some_trees_and_down_others_are_numpy_s(size: int, seed: int, n:
 def test_the_bits_do_not_depend_on_pieces_or_on_what_carries_at_once() -> None:
     """What is added first is settled by the trees alone."""
     packing, vectors = pack_duplex(DGX_1V), np.random.default_rng(0).standard_normal((8, 1_000))
-    network = Network("n", Link(1e-9, 1e-6), Link(1e-9, 1e-6))
+    network = Network("n", Link(byte_s=1e-9, overhead_s=1e-6), Link(byte_s=1e-9, overhead_s=1e-6))
     found = set()
     for concurrent, pieces in ((False, 3), (True, 1), (True, 7)):
 
@@ -201,7 +205,7 @@ def seconds(capacities: np.ndarray, packing: Packing, n_bytes: int, pieces: int)
     """Return how long a sum takes on links of one byte a second per unit, without latency, all at once."""
     size = len(capacities)
     lanes = tuple(tuple(int(number) for number in row) for row in capacities)
-    unit, none = Link(1.0, 0.0), Link(0.0, 0.0)
+    unit, none = Link(byte_s=1.0), Link(byte_s=0.0)
     network = Network("links", none, none, size, lanes, unit, concurrent=True)
     schedule = plan_schedule(lambda rank: packed_plan(rank, size, n_bytes // 4, packing, pieces, True), size, 4)
     return float(play_rounds(network, [schedule], np.zeros((size, 1)), 0.0).max())

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group
-from dsgd.collectives.algorithms.arborescence import shortest_arborescence
 from dsgd.collectives.algorithms.packed_trees import packed_cost, packed_plan, tree_allreduce
 from dsgd.collectives.algorithms.packing import (
     DGX_1V,
@@ -21,10 +20,11 @@ from dsgd.collectives.algorithms.packing import (
     candidate_trees,
     pack_trees,
     ring_rate,
+    shortest_arborescence,
     subgraph,
 )
 from dsgd.collectives.algorithms.plan import plan_cost
-from dsgd.collectives.model import ALGORITHMS
+from dsgd.collectives.cost import ALGORITHMS
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dsgd.collectives import Group
-from dsgd.collectives.algorithms.tally import blocks_of, tally_cost
-from dsgd.collectives.model import LinkCost, tally_seconds
+from dsgd.collectives.algorithms.trees import blocks_of, tally_cost
+from dsgd.collectives.cost import tally_seconds
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
 from gangs import TRANSPORTS, run_gang
 from nested_gangs import run_nested
@@ -109,11 +109,11 @@ def test_what_is_sent_grows_with_the_ranks(size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3, 5, 16, 64])
 def test_seconds_are_those_of_the_virtual_clock(size: int) -> None:
     """Where a message holds both ports for all that it takes, the formula is what the virtual clock shows."""
-    network = Network("slow", between=Link(byte_s=1e-8, overhead_s=1e-3), inside=Link(0.0, 0.0))
+    network = Network("slow", between=Link(byte_s=1e-8, overhead_s=1e-3), inside=Link(byte_s=0.0))
     cluster = SimulatedCluster(size, network, compute=Compute(added_byte_s=0.0))
 
     def speak(rank: Any, data: None) -> None:
         rank.group.tally(np.zeros(12), np.zeros(0))
 
     found = cluster.run(speak, [None] * size).ledger.elapsed_s
-    assert found == pytest.approx(tally_seconds(12 * 8 + 40, size, LinkCost(1e-3, 1e-8)), rel=0.15)
+    assert found == pytest.approx(tally_seconds(12 * 8 + 40, size, Link(latency_s=1e-3, byte_s=1e-8)), rel=0.15)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dsgd.collectives import Group
-from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
+from dsgd.collectives.algorithms.rings import doubling_plan
 from dsgd.comm import AbortFlag
 from dsgd.comm.frames import job_code
 from dsgd.comm.sockets import listener as listener_module

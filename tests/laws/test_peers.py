@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.collectives import Group, LinkCost
-from dsgd.collectives.algorithms.by_name import PLANS
+from dsgd.collectives import Group, Link
+from dsgd.collectives.algorithms.whole import PLANS
 from dsgd.comm.sockets.mesh import hypercube
 from dsgd.comm.wires import inproc
 from dsgd.comm.wires.inproc import InprocTransport
@@ -19,7 +19,7 @@ from laws.gang import exchange
 from members import FAMILY, Member
 
 SIZES = (2, 5, 16, 64)
-COPIES_ARE_DEAR = LinkCost(0.0, 0.0, 1.0)
+COPIES_ARE_DEAR = Link(byte_s=0.0, added_byte_s=1.0)
 #: The most peers that a rank has in a sum, of L = ceil(log2 P).
 MOST = {
     "recursive_doubling": lambda levels: levels + 1,

@@ -19,7 +19,7 @@ from dsgd import SGDRegressor
 from dsgd.comm.frames import OP_ALLGATHER
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import SimulatedCluster, SlowRank
-from dsgd.sim.transport import Fabric
+from dsgd.sim.cluster import Fabric
 from dsgd.sync import (
     AnytimeSGD,
     AsyncADMM,

@@ -19,7 +19,7 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import Compute, SimulatedCluster
-from dsgd.sim.compute import AbstractStragglers
+from dsgd.sim.network import AbstractStragglers
 from dsgd.sync import AbstractStrategy
 from members import Member, having
 from reference import trajectories as twins

@@ -14,9 +14,8 @@ from dsgd.local import Momentum
 from dsgd.runtime.train import TrainJob, TrainResult
 from dsgd.sync import AbstractStrategy
 from dsgd.torch import FlatModule, TorchClassifier
-from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.oracle import ModuleOptimizer
-from dsgd.torch.parts import build_module
+from dsgd.torch.parts import build_module, fingerprint
 from dsgd.torch.rows import TensorRows
 from laws.gang import run_job, shards_of
 

@@ -10,7 +10,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.sim import Compute, Link, Network, SimulatedCluster, calibrate, calibration
 from dsgd.sync import ASGD, DPSGD, OneShotAveraging
 
-WAY = Link(2e-9, 3e-4)
+WAY = Link(byte_s=2e-9, overhead_s=3e-4)
 COMPUTE = Compute(entry_s=3e-9, row_s=4e-8, param_s=2e-9, call_s=5e-5, added_byte_s=0.0)
 
 

@@ -34,7 +34,7 @@ from sim_links import ALPHA, BETA, FLAT, GAMMA, IDLE, cost, seconds
 )
 def test_encoding_costs_what_it_passes_over(compressor, passes):
     """On free wires a compressed mean of n elements takes a rank so many times n elements, at the price of each."""
-    n, free = 6400, Network("free", between=Link(0.0, 0.0), inside=Link(0.0, 0.0))
+    n, free = 6400, Network("free", between=Link(byte_s=0.0), inside=Link(byte_s=0.0))
 
     def program(rank, number):
         memory = compressor.init(n, np.float64, 0, number, 2)
@@ -58,7 +58,7 @@ def test_an_exchange_takes_alpha_and_beta_per_byte(n):
 
 def test_latency_passes_beside():
     """A sender is busy for the overhead and its bytes, the receiver gets them a latency later."""
-    link = Link(BETA, overhead_s=1e-4, latency_s=1e-2)
+    link = Link(byte_s=BETA, overhead_s=1e-4, latency_s=1e-2)
 
     def program(rank, number):
         vector = np.zeros(100)
@@ -93,7 +93,9 @@ def test_a_port_serves_one_message_at_a_time():
 
 def test_ranks_of_a_host_share_its_card():
     """Two ranks of a host that send to other hosts wait for one card; what stays inside the host does not."""
-    network = Network("pairs", between=Link(BETA, ALPHA), inside=Link(0.0, 1e-6), ranks_per_host=2)
+    network = Network(
+        "pairs", between=Link(byte_s=BETA, overhead_s=ALPHA), inside=Link(byte_s=0.0, overhead_s=1e-6), ranks_per_host=2
+    )
 
     def program(rank, number):
         vector = np.zeros(100)
@@ -150,7 +152,7 @@ def test_every_network_carries_a_sum(name):
 def test_odd_links_are_found_from_both_ends():
     """A slow link between two hosts is slow in both directions, and for no other pair."""
     slow = FLAT.with_link(0, 2, FLAT.between.slower(10.0))
-    assert slow.link(0, 2) == slow.link(2, 0) == Link(10 * BETA, 10 * ALPHA)
+    assert slow.link(0, 2) == slow.link(2, 0) == Link(byte_s=10 * BETA, overhead_s=10 * ALPHA)
     assert slow.link(0, 1) == FLAT.between
     assert slow.with_link(2, 0, FLAT.between).link(0, 2) == FLAT.between
 
@@ -260,14 +262,14 @@ def test_a_closed_transport_exchanges_nothing():
         lambda: SimulatedCluster(2, "token ring"),
         lambda: SimulatedCluster(2, stragglers="lazy"),
         lambda: SimulatedCluster(2, compute=3.0),
-        lambda: Link(-1.0, 0.0),
+        lambda: Link(byte_s=-1.0),
         lambda: Compute(entry_s=-1.0),
         lambda: Exponential(-1.0),
         lambda: HeavyTail(0.0),
         lambda: SlowRank(0, 0.0),
-        lambda: Network("n", Link(0, 0), Link(0, 0), ranks_per_host=0),
-        lambda: Network("n", Link(0, 0), Link(0, 0), 2, lanes=((0, 1), (2, 0)), lane=Link(0, 0)),
-        lambda: Network("n", Link(0, 0), Link(0, 0), 2, lanes=((0, 1), (1, 0))),
+        lambda: Network("n", Link(byte_s=0), Link(byte_s=0), ranks_per_host=0),
+        lambda: Network("n", Link(byte_s=0), Link(byte_s=0), 2, lanes=((0, 1), (2, 0)), lane=Link(byte_s=0)),
+        lambda: Network("n", Link(byte_s=0), Link(byte_s=0), 2, lanes=((0, 1), (1, 0))),
     ],
 )
 def test_impossible_parts_are_refused(make):

@@ -12,8 +12,8 @@ from dsgd.sim import Link, Network, SimulatedCluster
 
 ONE = Network(
     "box",
-    between=Link(1e-9, 0.0),
-    inside=Link(4e-9, 0.0),
+    between=Link(byte_s=1e-9),
+    inside=Link(byte_s=4e-9),
     ranks_per_host=3,
     lanes=((0, 1, 2), (1, 0, 1), (2, 1, 0)),
     lane=Link(byte_s=1e-9, overhead_s=1e-6, latency_s=5e-6),

@@ -13,7 +13,7 @@ import pytest
 
 from dsgd import SGDClassifier
 from dsgd.__main__ import main
-from dsgd.collectives.model import LinkCost, allreduce_seconds
+from dsgd.collectives.cost import allreduce_seconds
 from dsgd.compress import TopK
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import (
@@ -31,10 +31,10 @@ from dsgd.sim import (
     measure_costs,
 )
 from dsgd.sim.cost import interpolate, kind_of, spread
-from dsgd.sim.saved_costs import costs_path, read_costs, signature_of, write_costs
+from dsgd.sim.measure import costs_path, read_costs, signature_of, write_costs
 from dsgd.sync import ASGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, PostLocalSGD
 
-WAY = Link(2e-9, 3e-4)
+WAY = Link(byte_s=2e-9, overhead_s=3e-4)
 COMPUTE = Compute(entry_s=3e-9, row_s=4e-8, param_s=2e-9, call_s=5e-5, added_byte_s=1e-10)
 MODEL = CostModel(
     Calibration(2, Network("made", WAY, WAY), COMPUTE),
@@ -73,7 +73,7 @@ def test_an_epoch_is_work_rounds_waiting_and_an_end():
 def test_more_ranks_add_the_closed_form_of_the_wire_and_the_slowest_of_them():
     """On eight ranks a round is longer by what the model of collectives says, and waiting by order statistics."""
     two, eight = MODEL.epoch(LOAD, 50, 2), MODEL.epoch(LOAD, 50, 8)
-    link = LinkCost(WAY.alpha_s, WAY.byte_s, COMPUTE.added_byte_s)
+    link = Link(latency_s=WAY.alpha_s, byte_s=WAY.byte_s, added_byte_s=COMPUTE.added_byte_s)
     wire = [allreduce_seconds("recursive_doubling", 88, n, link) for n in (2, 8)]
     assert eight.sync_s / eight.rounds - two.sync_s / two.rounds == pytest.approx(wire[1] - wire[0])
     assert MODEL.wait_s(1e-3, 8) == pytest.approx(1e-4 * spread(8) / spread(2))
@@ -197,7 +197,7 @@ def test_a_gang_is_measured_once(tmp_path, monkeypatch):
         rounds = dict.fromkeys(("LocalSGD", *calls[-1]), ((80.0, 0.0001),))
         return CostModel(MODEL.calibration, MODEL.rows, rounds, MODEL.waits, MODEL.end_s, "made")
 
-    monkeypatch.setattr("dsgd.sim.saved_costs.measure_costs", made)
+    monkeypatch.setattr("dsgd.sim.measure.measure_costs", made)
     options: dict[str, Any] = {"layouts": ("dense",), "folder": tmp_path}
     assert not known_costs(**options).reused
     assert known_costs(**options).reused

@@ -13,12 +13,11 @@ from dsgd.errors import AbortedError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.threads import root_cause, run_threads
 from dsgd.sim import Link, Network
-from dsgd.sim.event_scheduler import EventScheduler
-from dsgd.sim.mailbox import LOOK_S, connect
-from dsgd.sim.transport import Fabric
+from dsgd.sim.cluster import LOOK_S, Fabric, connect
+from dsgd.sim.events import EventScheduler
 
 ALPHA, BETA = 1e-3, 1.03e-6
-FLAT = Network("flat", Link(BETA, ALPHA), Link(BETA, ALPHA))
+FLAT = Network("flat", Link(byte_s=BETA, overhead_s=ALPHA), Link(byte_s=BETA, overhead_s=ALPHA))
 FRAME_S = ALPHA + BETA * (HEADER_BYTES + 8)
 
 
@@ -88,7 +87,7 @@ def test_whoever_comes_first_is_served_first():
         clock.now = {1: 0.0, 2: 0.02, 3: 0.01}[box.rank]
         box.post(0, number(1.0))
 
-    far = FLAT.with_link(0, 1, Link(BETA, ALPHA, latency_s=0.03))
+    far = FLAT.with_link(0, 1, Link(byte_s=BETA, overhead_s=ALPHA, latency_s=0.03))
     play(program, 4, far)
     assert [source for source, _ in order] == [3, 2, 1]
     assert [at for _, at in order] == pytest.approx([0.01 + FRAME_S, 0.02 + FRAME_S, 0.03 + FRAME_S], rel=0.05)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsgd import SGDClassifier
-from dsgd.collectives.model import ALGORITHMS
+from dsgd.collectives.cost import ALGORITHMS
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import AbortedError, ProtocolError
 from dsgd.runtime.train import fused
@@ -16,7 +16,9 @@ from dsgd.sim import Compute, Link, Network, SimulatedCluster
 from dsgd.sync import AutoSync, LocalSGD, MinibatchSGD
 from sim_links import FLAT, IDLE, seconds
 
-FAR = Network("far", Link(2e-9, 5e-5, 2e-4), Link(1e-10, 1e-5)).with_link(0, 3, Link(8e-9, 1e-4, 1e-3))
+FAR = Network("far", Link(byte_s=2e-9, overhead_s=5e-5, latency_s=2e-4), Link(byte_s=1e-10, overhead_s=1e-5)).with_link(
+    0, 3, Link(byte_s=8e-9, overhead_s=1e-4, latency_s=1e-3)
+)
 COMPUTE = Compute(entry_s=2e-9, row_s=5e-6, param_s=1e-9, call_s=2e-5, added_byte_s=3e-10)
 SIZES = (1, 2, 3, 5, 8, 16, 17, 33)
 
@@ -90,9 +92,9 @@ def test_training_takes_the_seconds_of_its_messages(sync, monkeypatch):
     found = []
     for whole in (True, False):
         if not whole:
-            monkeypatch.setattr("dsgd.sim.transport.SimTransport._run_whole", None)
+            monkeypatch.setattr("dsgd.sim.cluster.SimTransport._run_whole", None)
             monkeypatch.setattr("dsgd.sim.cluster.Player", lambda *parts: None)
-            monkeypatch.setattr("dsgd.sim.event_scheduler.EventScheduler.attach", lambda *parts: None)
+            monkeypatch.setattr("dsgd.sim.events.EventScheduler.attach", lambda *parts: None)
         cluster = SimulatedCluster(6, FAR, COMPUTE, "exponential")
         model = SGDClassifier(max_iter=3, tol=None, random_state=0, sync=sync, client=cluster).fit(X, y)
         ranks = [(r.totals, r.records.tobytes()) for r in model.ledger_.ranks]
@@ -153,7 +155,7 @@ def test_many_messages_wait_at_one_port():
 
 def test_schedules_that_are_never_the_same_are_forgotten(monkeypatch):
     """The table of moves does not grow with the number of different collectives."""
-    monkeypatch.setattr("dsgd.sim.player._MOST_MOVES", 50)
+    monkeypatch.setattr("dsgd.sim.events._MOST_MOVES", 50)
 
     def program(rank, number):
         for n in range(60):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsgd.collectives.model import ALGORITHMS, LinkCost, allreduce_seconds
+from dsgd.collectives.cost import ALGORITHMS, allreduce_seconds
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import Compute, Link, Network, SimulatedCluster, predict
 
 COMPUTE = Compute(entry_s=2e-9, row_s=5e-8, param_s=1e-9, call_s=2e-5, added_byte_s=3e-10)
-FAR = Network("far", Link(2e-9, 5e-5, 2e-4), Link(1e-10, 1e-5))
-PAIRS = Network("pairs", Link(2e-9, 5e-5), Link(1e-10, 1e-5), ranks_per_host=2)
+FAR = Network("far", Link(byte_s=2e-9, overhead_s=5e-5, latency_s=2e-4), Link(byte_s=1e-10, overhead_s=1e-5))
+PAIRS = Network("pairs", Link(byte_s=2e-9, overhead_s=5e-5), Link(byte_s=1e-10, overhead_s=1e-5), ranks_per_host=2)
 ROUNDS, ROWS, ENTRIES = 4, 30, 900
 
 
@@ -43,11 +43,11 @@ def test_seconds_are_those_of_the_simulated_cluster(algorithm, ranks, stragglers
 @pytest.mark.parametrize(("algorithm", "ranks"), [("recursive_doubling", 4096), ("ring", 4096), ("rabenseifner", 512)])
 def test_thousands_of_ranks(algorithm, ranks):
     """Many ranks take the closed form of the algorithm, without stragglers and with equal chunks."""
-    link = Link(1e-9, 1e-5)
+    link = Link(byte_s=1e-9, overhead_s=1e-5)
     cluster = SimulatedCluster(ranks, Network("flat", link, link), Compute(0, 0, 0, 0, 1e-10))
     n = 4096 * 16
     found = predict(cluster, n_params=n, rows=1, entries=0, rounds=100, algorithm=algorithm)
-    model = allreduce_seconds(algorithm, 8 * n, ranks, LinkCost(1e-5 + 40e-9, 1e-9, 1e-10))
+    model = allreduce_seconds(algorithm, 8 * n, ranks, Link(latency_s=1e-5 + 40e-9, byte_s=1e-9, added_byte_s=1e-10))
     assert found.seconds == pytest.approx(100 * model, rel=1e-6)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.collectives import LinkCost, allreduce_seconds, choose_algorithm
+from dsgd.collectives import Link, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.scaling import (
     INTERCONNECTS,
@@ -31,8 +31,8 @@ from dsgd.sim.scaling import (
 )
 
 NODE = Node("unit", flop_per_s=1e9, memory_bytes_per_s=1e12)
-LINK = LinkCost(1e-5, 1e-9, 1e-10)
-FREE = LinkCost(0.0, 0.0)
+LINK = Link(latency_s=1e-5, byte_s=1e-9, added_byte_s=1e-10)
+FREE = Link(byte_s=0.0)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from dsgd.sim import (
     SlowRank,
     open_costs,
 )
-from dsgd.sim.saved_costs import write_costs
+from dsgd.sim.measure import write_costs
 from dsgd.svm import LinearSVC
 from dsgd.sync import (
     ASGD,
@@ -241,7 +241,7 @@ def test_the_command_takes_what_was_measured(data, tmp_path):
     """``dsgd simulate --calibration`` runs on the links and cores of a file; a file that is none is named."""
     X, y = data
     np.savez(tmp_path / "rows.npz", X=X, y=y)
-    way = Link(1e-9, 1e-3)
+    way = Link(byte_s=1e-9, overhead_s=1e-3)
     twin = Calibration(2, Network("measured", way, way), Compute(0.0, 1e-5, 0.0, 0.0, 0.0))
     write_costs(CostModel(twin), tmp_path / "gang.json", {}, datetime.now(UTC))
     rows = ["-d", str(tmp_path / "rows.npz"), "--calibration", str(tmp_path / "gang.json")]

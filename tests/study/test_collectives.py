@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dsgd.collectives import DEFAULT_LINK, allreduce_cost, allreduce_seconds, choose_algorithm
-from dsgd.collectives.model import ALGORITHMS
+from dsgd.collectives import allreduce_cost, allreduce_seconds, choose_algorithm
+from dsgd.collectives.cost import ALGORITHMS, DEFAULT_LINK
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Line, Page
 from dsgd.study import Study, run_study, study_page

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dsgd.collectives.model import LinkCost, allgather_seconds, allreduce_seconds
+from dsgd.collectives.cost import Link, allgather_seconds, allreduce_seconds
 from dsgd.errors import InvalidParameterError
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import (
@@ -24,7 +24,7 @@ from dsgd.study.svm_rounds import (
 )
 from dsgd.svm.kernel_solver.work import PHASES
 
-LINK = LinkCost(20e-6, 0.5e-9)
+LINK = Link(latency_s=20e-6, byte_s=0.5e-9)
 #: Costs of every phase, as many as it has amounts.
 COSTS = {
     "scan": (1e-5, 1e-9, 2e-11, 3e-11),

@@ -18,7 +18,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC as PlainSVC
 from sklearn.svm import LinearSVR as PlainSVR
 
-from dsgd.collectives import Team, allreduce_cost, barrier_cost, broadcast_cost, gather_cost
+from dsgd.collectives import Team, allreduce_cost, broadcast_cost
+from dsgd.collectives.cost import barrier_cost, gather_cost
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.kernels.order import GOLDEN, draw_one
 from dsgd.runtime import run_on_threads

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsgd.collectives.model import LinkCost, allreduce_seconds, choose_algorithm
+from dsgd.collectives.cost import Link, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster, predict
 from dsgd.sync import DiLoCo, StreamingDiLoCo, streaming_for
@@ -31,7 +31,7 @@ def seconds(network: str, strategy: StreamingDiLoCo | DiLoCo) -> float:
 def test_as_many_fragments_hide_as_can(network: str, slack: float | None) -> None:
     """What is chosen takes no longer than its steps; more fragments, or all at once in the same period, do."""
     between = NETWORKS[network].between
-    link = LinkCost(between.alpha_s, between.byte_s, ADDED_S)
+    link = Link(latency_s=between.alpha_s, byte_s=between.byte_s, added_byte_s=ADDED_S)
     shortest = streaming_for(N, P, link, ROW_S)
     period = None if slack is None else int(slack * shortest.every * shortest.fragments)
     chosen = streaming_for(N, P, link, ROW_S, period=period)
@@ -49,7 +49,7 @@ def test_as_many_fragments_hide_as_can(network: str, slack: float | None) -> Non
 def test_the_closed_form_says_when_fragments_pay(network: str, period: int, fragments: int) -> None:
     """On simulated ranks 1 / (2 F - 1) of the steps decides of hidden fragments, and none gain 2x."""
     between = NETWORKS[network].between
-    link = LinkCost(between.alpha_s, between.byte_s, ADDED_S)
+    link = Link(latency_s=between.alpha_s, byte_s=between.byte_s, added_byte_s=ADDED_S)
     chosen = StreamingDiLoCo(period // fragments, fragments, 1)
     gain = kept_of(chosen) * seconds(network, DiLoCo(period)) / seconds(network, chosen)
     assert kept_of(chosen) == 1.0 - 1.0 / (2 * fragments)
@@ -63,11 +63,14 @@ def test_the_closed_form_says_when_fragments_pay(network: str, period: int, frag
 
 def test_fragments_follow_the_latency() -> None:
     """A tenfold latency takes fewer fragments, none at all as many as may be, and a short period the whole model."""
-    counts = [streaming_for(N, P, LinkCost(alpha, 1e-9), ROW_S, period=4096).fragments for alpha in (0.0, 1e-4, 1e-3)]
+    counts = [
+        streaming_for(N, P, Link(latency_s=alpha, byte_s=1e-9), ROW_S, period=4096).fragments
+        for alpha in (0.0, 1e-4, 1e-3)
+    ]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] == 64 > counts[1] > counts[2] >= 1
-    assert streaming_for(N, P, LinkCost(1e-3, 1e-9), ROW_S, period=2) == StreamingDiLoCo(2, 1, 1)
-    assert streaming_for(2, P, LinkCost(0.0, 1e-9), ROW_S).fragments <= 2
+    assert streaming_for(N, P, Link(latency_s=1e-3, byte_s=1e-9), ROW_S, period=2) == StreamingDiLoCo(2, 1, 1)
+    assert streaming_for(2, P, Link(byte_s=1e-9), ROW_S).fragments <= 2
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,6 @@ def test_fragments_follow_the_latency() -> None:
 )
 def test_numbers_are_checked(wrong: dict[str, float]) -> None:
     """What cannot be is refused by its name."""
-    options = {"n_params": N, "size": P, "link": LinkCost(1e-4, 1e-9), "row_s": ROW_S, **wrong}
+    options = {"n_params": N, "size": P, "link": Link(latency_s=1e-4, byte_s=1e-9), "row_s": ROW_S, **wrong}
     with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
         streaming_for(**options)  # type: ignore[arg-type]

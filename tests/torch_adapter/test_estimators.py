@@ -44,7 +44,7 @@ from dsgd.sync import (  # noqa: E402
     PostLocalSGD,
 )
 from dsgd.torch import FlatModule, Synchronizer, TorchClassifier, TorchRegressor, launch  # noqa: E402
-from dsgd.torch.fingerprint import check_same, fingerprint  # noqa: E402
+from dsgd.torch.parts import check_same, fingerprint  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")

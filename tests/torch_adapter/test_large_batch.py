@@ -17,7 +17,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.runtime.train.run import begin_run  # noqa: E402
 from dsgd.sync import ASGD, LocalSGD, MinibatchSGD  # noqa: E402
 from dsgd.torch import LARS, FlatModule, Passes, TorchClassifier  # noqa: E402
-from dsgd.torch.streaming import streamed_gradient  # noqa: E402
+from dsgd.torch.oracle import streamed_gradient  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -21,8 +21,7 @@ from dsgd.comm import AbortFlag  # noqa: E402
 from dsgd.comm.wires import inproc  # noqa: E402
 from dsgd.errors import ClusterError, InvalidParameterError  # noqa: E402
 from dsgd.runtime.rank import Rank  # noqa: E402
-from dsgd.torch.current import current_rank  # noqa: E402
-from dsgd.torch.process_group import TorchProcessGroup  # noqa: E402
+from dsgd.torch.process_group import TorchProcessGroup, current_rank  # noqa: E402
 from gangs import raise_first, run_ranks  # noqa: E402
 
 

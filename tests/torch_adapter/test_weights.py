@@ -18,7 +18,7 @@ from dsgd.local.base import Evaluation  # noqa: E402
 from dsgd.sim import SimulatedCluster  # noqa: E402
 from dsgd.sync import LocalSGD  # noqa: E402
 from dsgd.torch import Passes, TorchClassifier, TorchRegressor  # noqa: E402
-from dsgd.torch.outputs import mean_loss, score_sums  # noqa: E402
+from dsgd.torch.oracle import mean_loss, score_sums  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 4))

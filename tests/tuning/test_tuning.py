@@ -50,7 +50,7 @@ from dsgd.tuning.space import Fragments, candidates, fragments_of, strategies_of
 from gang_cluster import start_cluster, wait_until
 from web_page import check_page
 
-WAY = Link(1e-9, 1e-5)
+WAY = Link(byte_s=1e-9, overhead_s=1e-5)
 BUDGET_S = 2.0
 
 

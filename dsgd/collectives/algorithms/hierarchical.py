@@ -28,14 +28,8 @@ from typing import Protocol, final
 
 import numpy as np
 
+from dsgd.collectives.algorithms import trees
 from dsgd.collectives.algorithms.plan import Combine, Operation
-from dsgd.collectives.algorithms.tree import (
-    binomial_broadcast,
-    binomial_reduce,
-    direct_gather,
-    direct_scatter,
-    gather_any,
-)
 from dsgd.collectives.cost import groups_of
 from dsgd.comm.base import AbstractTransport
 from dsgd.types import AnyArray
@@ -82,20 +76,20 @@ class Hierarchy:
 
     def allreduce(self, vector: AnyArray, scratch: AnyArray, combine: Combine, op: Operation = "sum") -> None:
         """Replace `vector`, shape (n,), by its sum or extremes over ranks; `scratch` is as long and is overwritten."""
-        binomial_reduce(self._inside, vector, scratch, combine)
+        trees.binomial_reduce(self._inside, vector, scratch, combine)
         if self._above is not None:
             self._above.allreduce(vector, op)
-        binomial_broadcast(self._inside, vector, 0)
+        trees.binomial_broadcast(self._inside, vector, 0)
 
     def broadcast(self, vector: AnyArray, root: int) -> None:
         """Replace `vector`, shape (n,), by that of rank `root`."""
         home, seat = self._place(root)
         if self._unit == home:
-            binomial_broadcast(self._inside, vector, seat)
+            trees.binomial_broadcast(self._inside, vector, seat)
         if self._above is not None:
             self._above.broadcast(vector, home)
         if self._unit != home:
-            binomial_broadcast(self._inside, vector, 0)
+            trees.binomial_broadcast(self._inside, vector, 0)
 
     def fill(self, whole: AnyArray, ends: Sequence[int]) -> None:
         """Fill `whole` with the vectors of all ranks, rank r's from ``ends[r]`` to ``ends[r + 1]``.
@@ -104,10 +98,10 @@ class Hierarchy:
         """
         group = self._groups[self._unit]
         parts = [whole[ends[r] : ends[r + 1]] for r in group]
-        direct_gather(self._inside, parts[self._inside.rank], parts, 0)
+        trees.direct_gather(self._inside, parts[self._inside.rank], parts, 0)
         if self._above is not None:
             self._above.fill(whole, [*(ends[group[0]] for group in self._groups), ends[-1]])
-        binomial_broadcast(self._inside, whole, 0)
+        trees.binomial_broadcast(self._inside, whole, 0)
 
     def gather(self, vector: AnyArray, root: int) -> list[AnyArray] | None:
         """Return the vectors of all ranks, of any lengths, on rank `root`; None on the others."""
@@ -115,7 +109,7 @@ class Hierarchy:
         inside, above = self._inside, self._above
         lengths = np.empty(sum(map(len, self._groups)), dtype=np.int64)
         whole = vector[:0]
-        found = gather_any(inside, vector, 0)
+        found = trees.gather_any(inside, vector, 0)
         if found is not None and above is not None:
             counts = above.gather(np.array([part.shape[0] for part in found], dtype=np.int64), home)
             pieces = above.gather(np.concatenate(found), home)
@@ -149,15 +143,15 @@ class Hierarchy:
         if self._above is not None:
             part = np.empty((len(group), out.shape[0]), dtype=out.dtype)
             parts = None if rows is None else [rows[ranks[0] : ranks[-1] + 1] for ranks in self._groups]
-            direct_scatter(self._above.transport, parts, part, home)
-        direct_scatter(inside, part, out, 0)
+            trees.direct_scatter(self._above.transport, parts, part, home)
+        trees.direct_scatter(inside, part, out, 0)
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        binomial_reduce(self._inside, self._nothing, self._nothing, np.add)
+        trees.binomial_reduce(self._inside, self._nothing, self._nothing, np.add)
         if self._above is not None:
             self._above.barrier()
-        binomial_broadcast(self._inside, self._nothing, 0)
+        trees.binomial_broadcast(self._inside, self._nothing, 0)
 
     def _place(self, rank: int) -> tuple[int, int]:
         """Return the unit of a rank and its number in it."""

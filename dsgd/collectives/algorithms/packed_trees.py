@@ -1,36 +1,276 @@
-"""All-reduce over packed spanning trees, each with the share of the vector that its links can carry.
+"""All-reduce over packed trees that share links of any capacity each way, and packing them for that.
 
-Problem: if links differ, a fast sum must send most over the fastest ones (`dsgd.collectives.algorithms.packing`).
+Problem: if links differ, a fast sum must send most over the fastest ones. `dsgd.collectives.algorithms.packing` fills
+links for one way, and a sum has two. If pieces follow each other, later ones go up while earlier ones come down, and
+both ways share the links.
 
-Update: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and sends it on
-to its parent; the root sends the sum down again.
+Model: the link from u to v carries ``c_uv`` per second, the one from v to u ``c_vu``. Part i of a vector is summed up
+one tree A_i, whose edges lead to a root, and comes down another one, B_i, from there. Together they carry
+``sum_i w_i`` if on every link ``sum_{i: e in A_i} w_i + sum_{i: e in B_i} w_i <= c_e``. A sum of n bytes then takes
+``n / sum_i w_i`` seconds.
 
-Cost per rank: in each tree one message up, but for the root, and one to each child, per piece: `packed_cost`. Where
-links work side by side and carry bytes per second, the way up and the way down take ``n / rate`` seconds each, of which
-those parts overlap that use different links (`dsgd.collectives.algorithms.duplex` packs trees for both ways at once). A
-rank sends and receives one message at a time, as our wires do, unless its wire lets all of its links carry at once
-(`AbstractTransport.concurrent`), as a simulated one may.
+Where both ways of every link are equal one tree serves for both, each of its edges one way up and the other way down:
+spanning trees are packed into an undirected graph, and the most they carry is the least, over all ways to cut the ranks
+into k parts, of the capacity between parts over k - 1. A ring is a packing, too: of as many pairs of paths as there are
+ranks (`ring_trees`); and so is the one hop through a switch, of a star for each rank (`star_trees`).
 
-Every part is added up on the way to the root of its tree, and the root's bits are copied.
+Method: a linear programme over trees, of which those are made that its prices ask for: the shortest ones by them. It
+ends at the exact optimum, after some tens of trees. Of all trees that were made a mixed integer programme then takes
+the fewest that carry 95 % of it.
 
-Source: Wang et al. 2020 (Blink).
+Update of the sum: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and
+sends it on to its parent; the root sends the sum down again. A rank sends and receives one message at a time, as our
+wires do, unless its wire lets all of its links carry at once (`AbstractTransport.concurrent`), as a simulated one may.
+
+Cost per rank: in each tree one message up, but for the root, and one to each child, per piece: `packed_cost`.
+
+Source: Wang et al. 2020 (Blink): trees, few of them, three phases over servers, one hop, two kinds of links; Tutte 1961
+and Nash-Williams 1961 (the cut); Edmonds 1973 (directed trees); Ford and Fulkerson 1958 (columns by prices).
 """
 
 from __future__ import annotations
 
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
-from dsgd.collectives.algorithms.concurrent import concurrent_plan
-from dsgd.collectives.algorithms.packing import Packing
-from dsgd.collectives.algorithms.pipeline import children_of, tree_plan
-from dsgd.collectives.algorithms.plan import Part, Plan, run_plan
+from dsgd.collectives.algorithms.packing import Packing, check_capacities, shortest_arborescence
+from dsgd.collectives.algorithms.plan import Parents, Part, Plan, children_of, concurrent_plan, run_plan, tree_plan
 from dsgd.collectives.cost import Cost
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, check_array
 from dsgd.errors import InvalidParameterError
-from dsgd.types import AnyArray
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+_CLOSE: Final = 0.95
+_SMALL: Final = 1e-9
+
+# Nodes of the search for few trees: a limit by the clock would make the packing depend on what else the machine does.
+_MOST_NODES: Final = 2000
+_MOST_RINGS: Final = 10_000
+
+
+class _Pair(NamedTuple):
+    """The trees of a part of the vector: on its way up, and down."""
+
+    up: Parents
+    down: Parents
+
+
+def pack_duplex(capacities: FloatMatrix, root: int = 0) -> Packing:
+    """Return the fewest trees found that carry 95 % of what any trees could, up and down at the same time.
+
+    - `capacities`, shape (size, size): of the links, per second and one way each; they may differ by direction.
+    """
+    capacities = check_capacities(capacities, root)
+    if len(capacities) == 1:
+        return Packing(((-1,),), (1.0,))
+    pairs, weights = _fewest(*_optimum(capacities, root), capacities)
+    if np.array_equal(capacities, capacities.T):
+        return Packing(tuple(_lowest(pair.up) for pair in pairs), weights)
+    return Packing(tuple(pair.up for pair in pairs), weights, tuple(pair.down for pair in pairs))
+
+
+def duplex_rate(capacities: FloatMatrix, root: int = 0) -> float:
+    """Return the most that trees can carry up and down at the same time; parameters are those of `pack_duplex`."""
+    capacities = check_capacities(capacities, root)
+    return float(np.sum(_optimum(capacities, root)[1])) if len(capacities) > 1 else 1.0
+
+
+def pack_rings(capacities: FloatMatrix, unit: float = 1.0) -> list[tuple[int, ...]]:
+    """Return as many rings through all ranks as fit: directed ones, that carry a unit each.
+
+    An integer programme over all such rings, so no other choice of rings has more; for at most eight ranks or so.
+    """
+    room = np.floor(np.asarray(capacities, dtype=np.float64) / unit + _SMALL)
+    rings = []
+    for ring in _rings(room):
+        rings.append(ring)
+        if len(rings) > _MOST_RINGS:
+            raise InvalidParameterError(f"pack_rings(capacities=...) has more than {_MOST_RINGS} rings to choose from.")
+    if not rings:
+        return []
+    loads = np.zeros((len(rings), *room.shape))
+    for k, ring in enumerate(rings):
+        loads[k, ring, [*ring[1:], ring[0]]] = 1.0
+    used = room.ravel() > 0
+    within = LinearConstraint(loads.reshape(len(rings), -1).T[used], ub=room.ravel()[used])
+    found = milp(
+        -np.ones(len(rings)), integrality=np.ones(len(rings)), constraints=within, options={"node_limit": _MOST_NODES}
+    )
+    counts = np.zeros(len(rings)) if found.x is None else np.rint(found.x)
+    return [ring for ring, count in zip(rings, counts, strict=True) for _ in range(int(count))]
+
+
+def ring_trees(rings: Sequence[Sequence[int]], unit: float = 1.0) -> Packing:
+    """Return rings as a packing: each part is summed along a path round its ring and comes down the path from there."""
+    up, down = [], []
+    for ring in rings:
+        size = len(ring)
+        for first in range(size):
+            path = [ring[(first + k) % size] for k in range(size)]
+            around = [path[-1], *path[:-1]]
+            up.append(_path(path[::-1]))
+            down.append(_path(around))
+    each = unit / (2.0 * (len(rings[0]) - 1))
+    return Packing(tuple(up), (each,) * len(up), tuple(down))
+
+
+def star_trees(size: int, unit: float = 1.0) -> Packing:
+    """Return one-hop trees around a switch: each rank sums a part of the vector and sends it to all others."""
+    trees = tuple(tuple(-1 if rank == root else root for rank in range(size)) for root in range(size))
+    return Packing(trees, (unit / (2.0 * max(1, size - 1)),) * size)
+
+
+def over_servers(packing: Packing, n_servers: int) -> Packing:
+    """Return trees over several equal servers: summed in each, then over servers in one hop, and sent down in each.
+
+    The part of a tree is cut into one share per server, whose sum is made there; so every server sends and receives
+    ``2 (m - 1) / m`` of the vector with m servers, the least there is.
+    """
+    size = len(packing.trees[0])
+
+    def spread(parents: Parents, home: int) -> Parents:
+        root = parents.index(-1)
+        whole = [parent + server * size for server in range(n_servers) for parent in parents]
+        for server in range(n_servers):
+            whole[root + server * size] = -1 if server == home else root + home * size
+        return tuple(whole)
+
+    homes = range(n_servers)
+    return Packing(
+        tuple(spread(tree, home) for tree in packing.trees for home in homes),
+        tuple(weight / n_servers for weight in packing.weights for _ in homes),
+        tuple(spread(tree, home) for tree in packing.down for home in homes),
+    )
+
+
+def joined(faster: Packing, slower: Packing, share: float) -> Packing:
+    """Return the trees of two kinds of links as one packing, in which the slower ones carry a share of the vector."""
+    if not 0.0 < share < 1.0:
+        return slower if share >= 1.0 else faster
+    rate = faster.rate + slower.rate
+    weights = [
+        weight / one.rate * part * rate
+        for one, part in ((faster, 1.0 - share), (slower, share))
+        for weight in one.weights
+    ]
+    down = (*faster.ways_down, *slower.ways_down)
+    return Packing((*faster.trees, *slower.trees), tuple(weights), down)
+
+
+def share_of_slower(n_bytes: float, faster: float, slower: float, switch_s: float = 0.0) -> float:
+    """Return the share of a vector for the slower of two kinds of links with which both end at the same time.
+
+    With rates F and S and D bytes, of which x go the slower way, ``x / S + T = (D - x) / F``, so
+    ``x = D S / (F + S) - T F S / (F + S)``; none if that is negative.
+    """
+    own = (n_bytes * slower - switch_s * faster * slower) / (faster + slower)
+    return min(1.0, max(0.0, own / n_bytes)) if n_bytes else 0.0
+
+
+def _optimum(capacities: FloatMatrix, root: int) -> tuple[list[_Pair], FloatVector]:
+    """Return trees, and weights of the largest sum with which they fit."""
+    links = np.argwhere(capacities > 0)
+    room = capacities[links[:, 0], links[:, 1]]
+    same = np.array_equal(capacities, capacities.T)
+    pairs = [_shortest(links, 1.0 / room, len(capacities), root, same)]
+    while True:
+        loads = np.array([_load(pair)[links[:, 0], links[:, 1]] for pair in pairs]).T
+        found = linprog(-np.ones(len(pairs)), A_ub=loads, b_ub=room, method="highs")
+        prices = np.maximum(-found.ineqlin.marginals, 0.0)
+        pair = _shortest(links, prices, len(capacities), root, same)
+        if pair in pairs or float((_load(pair)[links[:, 0], links[:, 1]] * prices).sum()) >= 1.0 - _SMALL:
+            return pairs, found.x
+        pairs.append(pair)
+
+
+def _shortest(links: np.ndarray, prices: FloatVector, size: int, root: int, same: bool) -> _Pair:
+    """Return the trees whose links have the lowest sum of prices, both ways together."""
+    way = {(int(u), int(v)): float(price) for (u, v), price in zip(links, prices, strict=True)}
+    back = {(v, u): price for (u, v), price in way.items()}
+    if same:
+        both = {edge: price + back[edge] for edge, price in way.items() if edge[1] != root}
+        tree = shortest_arborescence(size, root, both)
+        return _Pair(tree, tree)
+    up, down = (
+        shortest_arborescence(size, root, {e: price for e, price in one.items() if e[1] != root}) for one in (back, way)
+    )
+    return _Pair(up, down)
+
+
+def _load(pair: _Pair) -> FloatMatrix:
+    """Return how often a part crosses each link."""
+    return Packing((pair.up,), (1.0,), (pair.down,)).traffic()
+
+
+def _fewest(
+    pairs: Sequence[_Pair], weights: FloatVector, capacities: FloatMatrix
+) -> tuple[list[_Pair], tuple[float, ...]]:
+    """Return the fewest of some trees that carry nearly as much as all, with weights: a variable and a use for each."""
+    links = capacities > 0
+    loads = np.array([_load(pair)[links] for pair in pairs]).T
+    room, n, best = capacities[links], len(pairs), float(weights.sum())
+    most = np.array([(room[line > 0] / line[line > 0]).min() for line in loads.T])
+    found = milp(
+        # Of packings with equally many trees the one that carries more.
+        np.concatenate([np.full(n, -0.5 / best), np.ones(n)]),
+        integrality=np.concatenate([np.zeros(n), np.ones(n)]),
+        bounds=Bounds(0.0, np.concatenate([most, np.ones(n)])),
+        constraints=[
+            LinearConstraint(np.hstack([loads, np.zeros_like(loads)]), ub=room),
+            LinearConstraint(np.hstack([np.eye(n), -np.diag(most)]), ub=np.zeros(n)),
+            LinearConstraint(np.concatenate([np.ones(n), np.zeros(n)])[None], lb=_CLOSE * best),
+        ],
+        options={"node_limit": _MOST_NODES, "presolve": False},
+    )
+    shares = weights if found.x is None else found.x[:n]
+    kept = [k for k in range(n) if shares[k] > _SMALL * best]
+    # The programme's tolerance may overload a link by a millionth.
+    over = max(1.0, float((loads[:, kept] @ shares[kept] / room).max()))
+    return [pairs[k] for k in kept], tuple(float(shares[k]) / over for k in kept)
+
+
+def _lowest(parents: Parents) -> Parents:
+    """Return a tree with the root from which its farthest rank is nearest."""
+    size = len(parents)
+    near: list[list[int]] = children_of(parents)
+    near = [[*children, *([parents[rank]] if parents[rank] >= 0 else [])] for rank, children in enumerate(near)]
+
+    def rooted(root: int) -> tuple[int, Parents]:
+        above, level, height = [-1] * size, [root], -1
+        while level:
+            height += 1
+            below = [(rank, other) for rank in level for other in near[rank] if other != above[rank]]
+            for rank, other in below:
+                above[other] = rank
+            level = [other for _, other in below]
+        return height, tuple(above)
+
+    return min(rooted(root) for root in range(size))[1]
+
+
+def _path(ranks: Sequence[int]) -> Parents:
+    """Return the tree in which each rank follows the one before it."""
+    parents = [-1] * len(ranks)
+    for before, rank in pairwise(ranks):
+        parents[rank] = before
+    return tuple(parents)
+
+
+def _rings(room: FloatMatrix) -> Iterator[tuple[int, ...]]:
+    """Yield all cycles through all ranks along links that can carry a unit, each once."""
+    size = len(room)
+    after = [[int(k) for k in np.flatnonzero(room[rank] >= 1.0)] for rank in range(size)]
+    paths: list[tuple[int, ...]] = [(0,)]
+    while paths:
+        path = paths.pop()
+        if len(path) == size and 0 in after[path[-1]]:
+            yield path
+        paths.extend((*path, rank) for rank in after[path[-1]] if rank not in path)
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -5,7 +5,7 @@ have, and few of which are ever used: a sum takes log2 P of them, a ring two.
 
 Method: a rank joins its `first_peers` and is then connected with any other one when the two first exchange something.
 In a small gang these are all. In a larger one they are its neighbours in a hypercube, by which short vectors are summed
-(`dsgd.collectives.algorithms.recursive_doubling`): every rank is connected with every other one through some others, so
+(`dsgd.collectives.algorithms.rings`): every rank is connected with every other one through some others, so
 that ranks which do not fit are found before work starts.
 
 Of two first peers the higher rank connects. Later either may, the higher at once and the lower a moment later, since

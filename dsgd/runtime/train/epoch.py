@@ -35,7 +35,7 @@ The end of an epoch: a short message summed over the ranks, and the decisions th
 The message holds losses, the objective of every output, row counts, the non-finite flag, replica dispersion, validation
 sums, wishes to keep the state, and whether anybody wants training to end. All ranks read the same sums and so take the
 same decision to stop; none can be left waiting for a round that a peer does not begin. Beside them each rank says where
-its time went, which rank 0 alone hears (`dsgd.collectives.algorithms.tally`).
+its time went, which rank 0 alone hears (`dsgd.collectives.algorithms.trees`).
 
 Cost: two messages a rank, whatever the number of ranks; they are control, and no part of what a method costs.
 """

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dsgd.sim.scaling.balance import (
+from dsgd.sim.scaling.layers import (
+    INTERCONNECTS,
+    MODELS,
+    NODES,
+    Kind,
+    Layer,
+    Node,
     Placement,
     Sharing,
+    conv_layer,
     flop_per_byte,
+    linear_layer,
     node_balance,
+    other_layer,
     place_layer,
     place_layers,
     scaling_limit,
     shared_bytes,
 )
-from dsgd.sim.scaling.layers import Kind, Layer, Node, conv_layer, linear_layer, other_layer
-from dsgd.sim.scaling.presets import INTERCONNECTS, MODELS, NODES
 from dsgd.sim.scaling.step import ScalingPoint, Span, Step, predict_step, speedup_curve
 
 __all__ = [

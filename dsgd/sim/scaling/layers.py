@@ -1,23 +1,47 @@
-"""Layers and nodes: operations and sizes of a network, speed of a machine.
+"""Layers and nodes, the published ones among them, and the balance of what is computed and what is sent.
 
-A layer is five numbers, per sample where it says so. They come from a published description (`dsgd.sim.scaling.MODELS`)
-or from a module that is traced (`dsgd.torch.trace`). With ifm input maps, ofm output maps, kernels of kw by kh and an
-output of ow by oh, a forward pass over one sample takes ``F = 2 ifm ofm kw kh ow oh`` operations; the gradient of the
-weights and that of the inputs take F each.
+A layer is five numbers, per sample where it says so. They come from a published description (`MODELS`) or from a module
+that is traced (`dsgd.torch.trace`). With ifm input maps, ofm output maps, kernels of kw by kh and an output of ow by
+oh, a forward pass over one sample takes ``F = 2 ifm ofm kw kh ow oh`` operations; the gradient of the weights and that
+of the inputs take F each. The published nodes and wires are given by their nominal rates, with the share of the peak
+that dense kernels of the time reached. Nothing of it was measured here.
 
-Source: Das et al. 2016, "Distributed deep learning using synchronous stochastic gradient descent", section 3.
+N nodes take a step on a batch of MB samples. A layer can be shared by samples (data parallel: every node has all
+weights, and gradients are summed), by weights (model parallel: every node has all samples and a part of the weights,
+and activations are exchanged), or both: G groups of N / G nodes, model parallel inside a group and data parallel
+between groups. Bytes per node and step, for elements of s bytes and an overlap ov in [0, 1] of sending gradients with
+receiving sums:
+
+- data parallel: ``s n_params (2 - ov)`` for any N; a layer of F operations a sample then does
+  ``R = 3 F MB / (N s n_params (2 - ov))`` operations per byte. For a convolution F / n_params is ``2 ow oh``, so R
+  depends on the size of its output and on the samples per node, not on kernels, channels or strides. The layer scales
+  while R is above the balance of the machine, its operations a second over its bytes a second on the wire;
+- model parallel: ``2 s n_inputs MB``: inputs are gathered forward, their gradients summed backward;
+- hybrid: ``V(G) = [G < N] 2 s n_inputs MB / G + [G > 1] s (2 - ov) n_params G / N``, least near ``G = sqrt(2 N MB
+  n_inputs / ((2 - ov) n_params))``, which is ``sqrt(N MB / n_outputs)`` for a fully connected layer without overlap.
+  The divisors of N are tried, because that G need not be one.
+
+Source: Das et al. 2016, "Distributed deep learning using synchronous stochastic gradient descent", section 3 (balance,
+machines); Krizhevsky 2014 (data parallel convolutions, model parallel layers above); Simonyan and Zisserman 2014,
+column A (VGG-A); Sermanet et al. 2013, table 1 (OverFeat, fast model); Seide, Li and Yu 2011 (speech, 7 hidden layers).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Final, Literal
 
+from dsgd.collectives.cost import Link
+from dsgd.errors import InvalidParameterError
+from dsgd.sim.network import NETWORKS, Network
 from dsgd.validation import check_number
 
 #: What a layer does, as far as its speed goes: "other" has few operations and moves its activations through memory.
 Kind = Literal["conv", "linear", "other"]
+
 #: Bytes of an element, unless it is said otherwise.
 FLOAT_BYTES: Final = 4
 
@@ -194,3 +218,275 @@ class Node:
             step_s=self.step_s * factor,
             measured={name: (call_s * factor, row_s * factor) for name, (call_s, row_s) in self.measured.items()},
         )
+
+
+def vgg_a() -> tuple[Layer, ...]:
+    """Return VGG-A: 8 convolutions and 3 fully connected layers on images of 224 by 224, 132.9 million parameters."""
+    layers: list[Layer] = []
+    maps, size = 3, 224
+    for block, widths in enumerate(((64,), (128,), (256, 256), (512, 512), (512, 512)), start=1):
+        for number, width in enumerate(widths, start=1):
+            layers.append(conv_layer(f"conv{block}_{number}", maps, width, (3, 3), (size, size), (size, size)))
+            maps = width
+        layers.append(other_layer(f"pool{block}", maps * size**2, maps * size**2 // 4))
+        size //= 2
+    widths = (maps * size**2, 4096, 4096, 1000)
+    return (*layers, *_fully_connected(6, widths))
+
+
+def overfeat_fast() -> tuple[Layer, ...]:
+    """Return OverFeat's fast model: 5 convolutions and 3 fully connected layers, 145.9 million parameters."""
+    return (
+        conv_layer("conv1", 3, 96, (11, 11), (231, 231), (56, 56)),
+        other_layer("pool1", 96 * 56**2, 96 * 28**2),
+        conv_layer("conv2", 96, 256, (5, 5), (28, 28), (24, 24)),
+        other_layer("pool2", 256 * 24**2, 256 * 12**2),
+        conv_layer("conv3", 256, 512, (3, 3), (12, 12), (12, 12)),
+        conv_layer("conv4", 512, 1024, (3, 3), (12, 12), (12, 12)),
+        conv_layer("conv5", 1024, 1024, (3, 3), (12, 12), (12, 12)),
+        other_layer("pool5", 1024 * 12**2, 1024 * 6**2),
+        *_fully_connected(6, (1024 * 6**2, 3072, 4096, 1000)),
+    )
+
+
+def asr_dnn() -> tuple[Layer, ...]:
+    """Return a network for speech: 11 frames of 39 features, 7 hidden layers of 2,048, 9,304 states."""
+    return _fully_connected(1, (429, *(2048,) * 7, 9304))
+
+
+def _fully_connected(first: int, widths: Sequence[int]) -> tuple[Layer, ...]:
+    return tuple(linear_layer(f"fc{k}", n_in, n_out) for k, (n_in, n_out) in enumerate(pairwise(widths), first))
+
+
+#: The networks of the publication by name, layer by layer.
+MODELS: Final = MappingProxyType({"VGG-A": vgg_a(), "OverFeat-FAST": overfeat_fast(), "ASR DNN": asr_dnn()})
+_PEAK: Final = "nominal: cores x clock x 32 operations a cycle (AVX2, two fused multiply-adds); efficiencies assumed"
+
+#: Machines of the publication.
+NODES: Final = MappingProxyType(
+    {
+        node.name: node
+        for node in (
+            Node("2x Xeon E5-2698v3", 2.36e12, 1.1e11, 0.75, 0.7, 2e-5, source=f"32 cores, 2.3 GHz; {_PEAK}"),
+            Node("2x Xeon E5-2697v3", 2.33e12, 1.1e11, 0.75, 0.7, 2e-5, source=f"28 cores, 2.6 GHz; {_PEAK}"),
+            Node("c4.8xlarge", 1.67e12, 1.0e11, 0.75, 0.7, 2e-5, source=f"18 cores, 2.9 GHz; {_PEAK}"),
+        )
+    }
+)
+_NOMINAL: Final = "nominal rate, typical latency of MPI over it; not measured here"
+
+#: Networks of the publication that are no preset of the simulator, and its 10 GbE.
+INTERCONNECTS: Final = MappingProxyType(
+    {
+        network.name: network
+        for network in (
+            Network(
+                "Aries",
+                Link(byte_s=1.25e-10, overhead_s=5e-7, latency_s=1e-6),
+                NETWORKS["10GbE"].inside,
+                source=f"8 GB/s a node: {_NOMINAL}",
+            ),
+            Network(
+                "FDR",
+                Link(byte_s=1.43e-10, overhead_s=5e-7, latency_s=1e-6),
+                NETWORKS["10GbE"].inside,
+                source=f"56 Gbit/s: {_NOMINAL}",
+            ),
+            NETWORKS["10GbE"],
+        )
+    }
+)
+
+#: How a layer is shared by nodes.
+Sharing = Literal["data", "model", "hybrid"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How a layer is shared.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    nodes : int
+        How many nodes share it.
+    groups : int
+        G: groups that have all weights each; `nodes` of them are data parallel, one is model parallel.
+    n_bytes : float
+        Bytes that a node sends in a step, V(G).
+    """
+
+    layer: Layer
+    nodes: int
+    groups: int
+    n_bytes: float
+
+    @property
+    def sharing(self) -> Sharing:
+        """Data parallel, model parallel, or both."""
+        if self.groups == self.nodes:
+            return "data"
+        return "model" if self.groups == 1 else "hybrid"
+
+    @property
+    def group_size(self) -> int:
+        """Nodes that have the weights together."""
+        return self.nodes // self.groups
+
+
+def flop_per_byte(layer: Layer, rows: float, *, overlap: float = 0.0, itemsize: int = FLOAT_BYTES) -> float:
+    """Return the operations that a data parallel layer does per byte it sends.
+
+    Parameters
+    ----------
+    layer : Layer
+        A layer with parameters.
+    rows : float
+        Samples per node, MB / N.
+    overlap : float, default 0
+        ov, in [0, 1].
+    itemsize : int, default 4
+        Bytes of an element.
+
+    Returns
+    -------
+    float
+        R; infinite where there is nothing to send.
+    """
+    n_bytes = itemsize * layer.n_params * (2.0 - _checked(overlap))
+    return layer.step_flop * rows / n_bytes if n_bytes else float("inf")
+
+
+def node_balance(node: Node, link: Link) -> float:
+    """Return the operations a second of a node, at its best, over the bytes a second of its wire."""
+    return node.flop_per_s * link.byte_s
+
+
+def scaling_limit(
+    layers: Sequence[Layer], batch: int, balance: float, *, overlap: float = 0.0, itemsize: int = FLOAT_BYTES
+) -> float:
+    """Return on how many nodes the convolutions of a network, together, still compute longer than they send.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        The network.
+    batch : int
+        Samples of a step over all nodes.
+    balance : float
+        Of the machine, see `node_balance`.
+    overlap : float, default 0
+        ov, in [0, 1].
+    itemsize : int, default 4
+        Bytes of an element.
+
+    Returns
+    -------
+    float
+        N where R equals the balance; infinite without convolutions.
+    """
+    convolutions = [layer for layer in layers if layer.kind == "conv"]
+    flop = batch * sum(layer.step_flop for layer in convolutions)
+    n_bytes = itemsize * (2.0 - _checked(overlap)) * sum(layer.n_params for layer in convolutions)
+    return flop / (n_bytes * balance) if n_bytes else float("inf")
+
+
+def shared_bytes(
+    layer: Layer, nodes: int, groups: int, batch: int, *, overlap: float = 0.0, itemsize: int = FLOAT_BYTES
+) -> float:
+    """Return the bytes that a node sends in a step, V(G).
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    nodes, groups : int
+        N and G, which divides N.
+    batch : int
+        Samples of a step over all nodes.
+    overlap : float, default 0
+        ov, in [0, 1].
+    itemsize : int, default 4
+        Bytes of an element.
+
+    Raises
+    ------
+    InvalidParameterError
+        `groups` does not divide `nodes`, or `overlap` lies outside [0, 1].
+    """
+    if nodes < 1 or groups < 1 or nodes % groups:
+        raise InvalidParameterError(f"shared_bytes(groups=...) must divide the nodes ({nodes}). Got {groups}.")
+    overlap = _checked(overlap)
+    exchanged = 2.0 * itemsize * layer.n_inputs * batch / groups if groups < nodes else 0.0
+    summed = itemsize * (2.0 - overlap) * layer.n_params * groups / nodes if groups > 1 else 0.0
+    return exchanged + summed
+
+
+def place_layer(
+    layer: Layer, nodes: int, batch: int, *, overlap: float = 0.0, itemsize: int = FLOAT_BYTES
+) -> Placement:
+    """Return the way of sharing a layer that sends the fewest bytes; of equal ones that with the smallest groups.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    nodes : int
+        How many nodes.
+    batch : int
+        Samples of a step over all nodes.
+    overlap : float, default 0
+        ov, in [0, 1].
+    itemsize : int, default 4
+        Bytes of an element.
+    """
+    divisors = [groups for groups in range(nodes, 0, -1) if nodes % groups == 0]
+    # Exchanging activations keeps the next layer waiting and summing gradients does not: ties go to smaller groups.
+    found = {
+        groups: shared_bytes(layer, nodes, groups, batch, overlap=overlap, itemsize=itemsize) for groups in divisors
+    }
+    groups = min(divisors, key=lambda groups: found[groups])
+    return Placement(layer, nodes, groups, found[groups])
+
+
+def place_layers(
+    layers: Sequence[Layer],
+    nodes: int,
+    batch: int,
+    *,
+    sharing: Sharing = "hybrid",
+    overlap: float = 0.0,
+    itemsize: int = FLOAT_BYTES,
+) -> tuple[Placement, ...]:
+    """Return how the layers of a network are shared.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        The network.
+    nodes : int
+        How many nodes.
+    batch : int
+        Samples of a step over all nodes.
+    sharing : {"data", "model", "hybrid"}
+        All layers by samples, all by weights, or each layer as is best for it.
+    overlap : float, default 0
+        ov, in [0, 1].
+    itemsize : int, default 4
+        Bytes of an element.
+    """
+    if sharing == "hybrid":
+        return tuple(place_layer(layer, nodes, batch, overlap=overlap, itemsize=itemsize) for layer in layers)
+    placed = []
+    for layer in layers:
+        # Without weights there is nothing to divide.
+        groups = 1 if sharing == "model" and layer.n_params else nodes
+        n_bytes = shared_bytes(layer, nodes, groups, batch, overlap=overlap, itemsize=itemsize)
+        placed.append(Placement(layer, nodes, groups, n_bytes))
+    return tuple(placed)
+
+
+def _checked(overlap: float) -> float:
+    check_number("overlap=...", overlap, low=0, high=1)
+    return overlap

@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dsgd.collectives.model import LinkCost, allgather_seconds, allreduce_seconds, choose_algorithm
+from dsgd.collectives.cost import Link, allgather_seconds, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import Network, network_for
-from dsgd.sim.scaling.balance import Placement, Sharing, place_layers
-from dsgd.sim.scaling.layers import FLOAT_BYTES, Layer, Node
+from dsgd.sim.scaling.layers import FLOAT_BYTES, Layer, Node, Placement, Sharing, place_layers
 from dsgd.validation import check_number
 
 
@@ -111,7 +110,7 @@ def predict_step(
     nodes: int,
     batch: int,
     node: Node,
-    network: Network | LinkCost | str,
+    network: Network | Link | str,
     *,
     sharing: Sharing = "hybrid",
     overlaps: bool = True,
@@ -130,7 +129,7 @@ def predict_step(
         Samples of a step over all nodes.
     node : Node
         The machine.
-    network : Network, str or LinkCost
+    network : Network, str or Link
         The name of a preset, or the costs of a message.
     sharing : {"hybrid", "data", "model"}
         How layers are shared, see `place_layers`.
@@ -157,12 +156,11 @@ def predict_step(
         raise InvalidParameterError(f"predict_step(nodes=...) must lie in 1 to the batch ({batch}). Got {nodes}.")
     check_number("predict_step(bucket_bytes=...)", bucket_bytes, low=0)
     placed = place_layers(layers, nodes, batch, sharing=sharing, itemsize=itemsize)
-    if isinstance(network, LinkCost):
+    if isinstance(network, Link):
         link = network
     else:
-        between = network_for(network).between
         # Adding up reads two numbers and writes one.
-        link = LinkCost(between.alpha_s, between.byte_s, 3.0 / node.memory_bytes_per_s)
+        link = replace(network_for(network).between, added_byte_s=3.0 / node.memory_bytes_per_s)
     play = _Play(placed, batch, node, link, float(bucket_bytes) if overlaps else math.inf, itemsize)
     seconds = play.run()
     return Step(seconds, play.compute_s, play.wire_s, play.n_bytes, tuple(play.spans))
@@ -173,7 +171,7 @@ def speedup_curve(
     nodes: Sequence[int],
     batch: int,
     node: Node,
-    network: Network | LinkCost | str,
+    network: Network | Link | str,
     *,
     sharing: Sharing = "hybrid",
     overlaps: bool = True,
@@ -205,7 +203,7 @@ class _Play:
     """One node's clock and its wire."""
 
     def __init__(
-        self, placed: Sequence[Placement], batch: int, node: Node, link: LinkCost, bucket_bytes: float, itemsize: int
+        self, placed: Sequence[Placement], batch: int, node: Node, link: Link, bucket_bytes: float, itemsize: int
     ) -> None:
         self._placed, self._batch, self._node, self._link = placed, batch, node, link
         self._bucket_bytes, self._itemsize = bucket_bytes, itemsize
@@ -220,33 +218,26 @@ class _Play:
             if place.group_size > 1:
                 self._now = self._exchange(place, adds=False)
             self._compute("forward", place)
-        for number in reversed(range(len(self._placed))):
-            self._backward(number, self._placed[number])
+        for number, place in reversed(list(enumerate(self._placed))):
+            # Nobody asks for the gradient of what the first layer reads.
+            is_first, exchanged_at = number == 0, 0.0
+            if place.group_size > 1 and not is_first:
+                self._compute("backward", place)
+                exchanged_at = self._exchange(place, adds=True)
+            if place.layer.n_params:
+                self._compute("backward", place)
+                if place.groups > 1:
+                    # Into its bucket, which is sent when it is full.
+                    bucket = self._waiting.setdefault(place.groups, [])
+                    bucket.append(number)
+                    if sum(map(self._gradient_bytes, bucket)) >= self._bucket_bytes:
+                        self._sum(place.groups)
+            if place.group_size == 1 and not is_first:
+                self._compute("backward", place)
+            self._now = max(self._now, exchanged_at)
         for groups in list(self._waiting):
             self._sum(groups)
         return max(self._now, self._wire_free)
-
-    def _backward(self, number: int, place: Placement) -> None:
-        # Nobody asks for the gradient of what the first layer reads.
-        is_first = number == 0
-        exchanged_at = 0.0
-        if place.group_size > 1 and not is_first:
-            self._compute("backward", place)
-            exchanged_at = self._exchange(place, adds=True)
-        if place.layer.n_params:
-            self._compute("backward", place)
-            if place.groups > 1:
-                self._gradient(number, place)
-        if place.group_size == 1 and not is_first:
-            self._compute("backward", place)
-        self._now = max(self._now, exchanged_at)
-
-    def _gradient(self, number: int, place: Placement) -> None:
-        """Put a gradient into its bucket, and send the bucket when it is full."""
-        bucket = self._waiting.setdefault(place.groups, [])
-        bucket.append(number)
-        if sum(map(self._gradient_bytes, bucket)) >= self._bucket_bytes:
-            self._sum(place.groups)
 
     def _gradient_bytes(self, number: int) -> float:
         place = self._placed[number]

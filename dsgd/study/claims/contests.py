@@ -28,7 +28,7 @@ from dsgd.compress import (
 from dsgd.estimators import SGDClassifier
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster
-from dsgd.sim.compute import AbstractStragglers
+from dsgd.sim.network import AbstractStragglers
 from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.comparison.compare import compare
 from dsgd.study.comparison.result import Comparison

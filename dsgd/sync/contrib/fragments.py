@@ -4,7 +4,7 @@ Problem: `StreamingDiLoCo` hides its exchanges behind local steps if each is sho
 less of the wire at a time, and of the steps that a fragment is under way for less is lost; but every exchange takes its
 latency, whatever its length, so that too many take longer than the steps that should hide them.
 
-Rule, with T(n) the seconds of an all-reduce of n parameters (`dsgd.collectives.model`), of P ranks, by the
+Rule, with T(n) the seconds of an all-reduce of n parameters (`dsgd.collectives.cost`), of P ranks, by the
 algorithm that ranks choose, and c those of a row: F fragments of n parameters in a period of H rows are hidden if ::
 
     T(n / F) <= (H / F) c
@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from dsgd.collectives.model import LinkCost, allreduce_seconds, choose_algorithm
+from dsgd.collectives.cost import Link, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
 from dsgd.sync.contrib.diloco import StreamingDiLoCo
 from dsgd.validation import check_number
@@ -42,7 +42,7 @@ _MOST: Final = 64
 
 
 def streaming_for(
-    n_params: int, size: int, link: LinkCost, row_s: float, *, period: int | None = None, itemsize: int = 8
+    n_params: int, size: int, link: Link, row_s: float, *, period: int | None = None, itemsize: int = 8
 ) -> StreamingDiLoCo:
     """Return the strategy whose exchanges hide behind local steps, with as many fragments as can be.
 
@@ -52,7 +52,7 @@ def streaming_for(
         Length of the model.
     size : int
         P, the ranks; 2 or more.
-    link : LinkCost
+    link : Link
         The seconds of a message, such as `dsgd.collectives.calibrate` measures them.
     row_s : float
         Seconds of local steps per row, above zero.
@@ -73,8 +73,8 @@ def streaming_for(
 
     Examples
     --------
-    >>> from dsgd.collectives.model import LinkCost
-    >>> streaming_for(1_000_000, 8, LinkCost(latency_s=1e-4, byte_s=1e-9), row_s=1e-4, period=1024)
+    >>> from dsgd.collectives.cost import Link
+    >>> streaming_for(1_000_000, 8, Link(latency_s=1e-4, byte_s=1e-9), row_s=1e-4, period=1024)
     StreamingDiLoCo(every=16, fragments=64, delay=1, mixing=0.5, outer_rate=0.7, outer_momentum=0.3, compressor=None)
     """
     for name, value, low in (("n_params", n_params, 1), ("size", size, 2), ("itemsize", itemsize, 1)):

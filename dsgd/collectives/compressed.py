@@ -1,0 +1,296 @@
+"""Means over ranks of vectors that a compressor encodes, and the bytes and messages of each, from shapes alone.
+
+`compressed_mean` chooses how payloads are summed. Those whose entries have a sum of their own go by
+`dsgd.collectives.payloads`; the others are gathered and decoded, or summed decoded where that takes fewer bytes.
+
+`PowerSGD`: a module has many matrices, and a sum for each of their short factors costs more in messages than in bytes.
+So the factors of all matrices go in two all-reduces. For every matrix M with the row factors V of the last time:
+``U <- sum V M'`` over ranks, made orthonormal; ``W <- sum U M``; the sum is ``U' W``.
+
+Source: Vogels, Karimireddy and Jaggi 2019, algorithm 1 (factors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from dsgd import compress
+from dsgd.collectives import payloads
+from dsgd.collectives.cost import Cost, allgathered_bytes, allgatherv_cost, allreduce_cost
+from dsgd.collectives.group import Group
+from dsgd.comm.wires import inproc
+from dsgd.compress import AbstractCompressor
+from dsgd.compress.base import WORD_BYTES
+from dsgd.compress.powersgd import times_rows
+from dsgd.compress.sparse import n_entries
+from dsgd.kernels import quantize
+from dsgd.types import AnyArray, FloatVector
+
+
+def sum_of_factors(
+    group: Group, matrices: Sequence[tuple[FloatVector, compress.PowerSGD, compress.PowerMemory, FloatVector | None]]
+) -> None:
+    """Replace vectors by the sums of their low-rank matrices, whose factors are sent together."""
+    wholes = [compressor.matrix(vector, memory) for vector, compressor, memory, _ in matrices]
+    # Each of these passes over the matrices once for each of their factors.
+    n_passed = sum(whole.size * int(each[1].rank) for whole, each in zip(wholes, matrices, strict=True))
+
+    def column_factors() -> list[AnyArray]:
+        return [
+            compressor.project(whole, memory)
+            for whole, (_, compressor, memory, _) in zip(wholes, matrices, strict=True)
+        ]
+
+    lefts = payloads.encoding(group, n_passed, column_factors)
+    sum_together(group, lefts)
+
+    def row_factors() -> list[AnyArray]:
+        rights: list[AnyArray] = []
+        for left, whole, (_, _, _, rest) in zip(lefts, wholes, matrices, strict=True):
+            quantize.orthonormalise(left)
+            rights.append(times_rows(left, whole))
+            if rest is not None:
+                quantize.add_outer(left, rights[-1], rest, -1.0)
+        return rights
+
+    with_rest = any(rest is not None for *_, rest in matrices)
+    rights = payloads.encoding(group, n_passed * (2 if with_rest else 1), row_factors)
+    sum_together(group, rights)
+
+    def products() -> None:
+        for left, right, (vector, compressor, memory, _) in zip(lefts, rights, matrices, strict=True):
+            compressor.keep(right, memory)
+            vector.fill(0.0)
+            quantize.add_outer(left, right, vector, 1.0)
+
+    payloads.encoding(group, n_passed, products)
+
+
+def sum_together(group: Group, arrays: Sequence[AnyArray]) -> None:
+    """Replace arrays by their sums over ranks, with one all-reduce."""
+    if len(arrays) == 1:
+        group.allreduce(arrays[0])
+        return
+    whole = np.concatenate([array.reshape(-1) for array in arrays])
+    group.allreduce(whole)
+    at = 0
+    for array in arrays:
+        array[...] = whole[at : at + array.size].reshape(array.shape)
+        at += array.size
+
+
+def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
+    """Return what `rank` sends in `compressed_mean` of n elements, where all ranks reach each other on one host."""
+    if isinstance(compressor, compress.ErrorFeedback):
+        return compressed_cost(rank, size, n, itemsize, compressor.compressor)
+    if size == 1:
+        return Cost(0, 0)
+    if isinstance(compressor, compress.Layerwise):
+        return _layerwise_cost(rank, size, n, itemsize, compressor)
+    if outweighs(size, n, itemsize, compressor):
+        return allreduce_cost(rank, size, n, itemsize)
+    return _sum_of(compressor).cost(rank, size, n, itemsize, compressor)
+
+
+@lru_cache(maxsize=256)
+def outweighs(size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> bool:
+    """Return whether payloads that can as well be summed decoded would cost more than that; the same on every rank."""
+    if isinstance(compressor, compress.Layerwise) or not _sum_of(compressor).may_be_decoded:
+        return False
+    if isinstance(compressor, compress.TernGrad):
+        n_bytes = payloads.ternary_bytes(size, n)
+    else:
+        # Gathered payloads are equally long: every rank sends as much.
+        cost = _gathered_cost(0, size, n, itemsize, compressor)
+        n_bytes = 0 if cost is None else size * cost.n_bytes
+    return n_bytes > whole_bytes(size, n, itemsize)
+
+
+@lru_cache(maxsize=256)
+def whole_bytes(size: int, n: int, itemsize: int) -> int:
+    """Return what all ranks send in an all-reduce of whole vectors."""
+    return sum(allreduce_cost(rank, size, n, itemsize).n_bytes for rank in range(size))
+
+
+def _layerwise_cost(rank: int, size: int, n: int, itemsize: int, compressor: compress.Layerwise) -> Cost | None:
+    whole, lefts, rights = [], [], []
+    costs: list[Cost | None] = []
+    for part in compressor.parts(n):
+        length, inner = part.place.stop - part.place.start, part.compressor
+        if isinstance(inner, compress.Identity):
+            whole.append(length)
+        elif isinstance(inner, compress.ErrorFeedback) and isinstance(inner.compressor, compress.PowerSGD):
+            left, right = (int(inner.compressor.rank) * side for side in inner.compressor.shape(length))
+            lefts.append(left)
+            rights.append(right)
+        else:
+            costs.append(compressed_cost(rank, size, length, itemsize, inner))
+    costs += [allreduce_cost(rank, size, sum(lengths), itemsize) for lengths in (whole, lefts, rights) if lengths]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Cost(0, 0)) if len(known) == len(costs) else None
+
+
+def compressed_mean(
+    group: Group, vector: FloatVector, weight: float, compressor: AbstractCompressor[Any], memory: Any
+) -> None:
+    """Replace `vector` by its weighted mean over ranks, as a compressor leaves it; bitwise equal on all of them."""
+    if isinstance(compressor, compress.Layerwise):
+        _mean_by_layer(group, vector, weight, compressor, memory)
+        return
+    _weigh(vector, weight)
+    rest = None
+    if isinstance(compressor, compress.ErrorFeedback):
+        compressor.accumulate(vector, memory)
+        rest, compressor, memory = memory.residual, compressor.compressor, memory.inner
+        vector[:] = rest
+    if isinstance(compressor, compress.MajorityVote):  # a rank without rows has no vote
+        payloads.sum_votes(group, vector, weight > 0.0, compressor, memory, rest)
+    elif group.size > 1 and outweighs(group.size, vector.shape[0], vector.itemsize, compressor):
+        _sum_decoded(group, vector, compressor, memory, rest)
+    else:
+        _sum_of(compressor).run(group, vector, compressor, memory, rest)
+    if isinstance(compressor, compress.DeMo):
+        compressor.finish(vector)
+
+
+def _weigh(vector: FloatVector, weight: float) -> None:
+    if weight == 0.0:
+        # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
+        vector.fill(0.0)
+    elif weight != 1.0:
+        vector *= float(weight)
+
+
+def load_kernels(compressor: AbstractCompressor[Any], dtype: Any) -> None:
+    """Compile or load what `compressed_mean` runs for vectors of a dtype, so that no peer waits for it later."""
+    if isinstance(compressor, compress.Layerwise):
+        for each in compressor.compressors:
+            load_kernels(each, dtype)
+        return
+    n = 2 * payloads.UNIT
+    alone = Group(inproc.connect(1)[0])
+    compressed_mean(alone, np.ones(n, dtype), 0.5, compressor, compressor.init(n, dtype, 0))
+    if isinstance(compressor, compress.GTopK):
+        places = np.arange(2, dtype=np.uint32)
+        payloads.merge_all([payloads.Entries(places, np.ones(2, dtype))] * 2, 1, compressor.route)
+
+
+def _gathered_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
+    known = compressor.payload_bytes(n, itemsize)
+    return None if known is None else allgatherv_cost(rank, [known] * size, 1, known=True)
+
+
+def _power_cost(rank: int, size: int, n: int, itemsize: int, compressor: compress.PowerSGD) -> Cost:
+    left, right = (allreduce_cost(rank, size, int(compressor.rank) * side, itemsize) for side in compressor.shape(n))
+    return left + right
+
+
+def _sum_gathered(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    payload = payloads.encode(group, vector, compressor, memory, rest)
+    known = compressor.payload_bytes(vector.shape[0], vector.itemsize)
+    if known is not None:
+        lengths = [known] * group.size
+    else:
+        lengths = group.allgather(np.array([payload.shape[0]], dtype=np.int64)).ravel().tolist()
+        if allgathered_bytes(lengths, 1) > whole_bytes(group.size, vector.shape[0], vector.itemsize):
+            payloads.decode(group, [payload], vector, compressor)
+            group.allreduce(vector)
+            return
+    payloads.decode(group, group.allgatherv(payload, lengths), vector, compressor)
+
+
+def _sum_decoded(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    payloads.decode(group, [payloads.encode(group, vector, compressor, memory, rest)], vector, compressor)
+    group.allreduce(vector)
+
+
+def _sum_nonzero(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    payload = payloads.encode(group, vector, compressor, memory, rest)
+    lengths = group.allgather(np.array([payload.shape[0]], dtype=np.int64)).ravel().tolist()
+    # What an all-gather passes through each rank, against what an all-reduce does.
+    if sum(lengths) < 2 * vector.nbytes:
+        payloads.decode(group, group.allgatherv(payload, lengths), vector, compressor)
+    else:
+        group.allreduce(vector)
+
+
+def _sum_random(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    payload = payloads.encode(group, vector, compressor, memory, rest)
+    # The first word says which entries were drawn: the same on all ranks.
+    group.allreduce(payload[WORD_BYTES:].view(vector.dtype)[: n_entries(vector.shape[0], compressor.density)])
+    payloads.decode(group, [payload], vector, compressor)
+
+
+def _mean_by_layer(
+    group: Group, vector: FloatVector, weight: float, compressor: compress.Layerwise, memory: Any
+) -> None:
+    whole: list[FloatVector] = []
+    matrices: list[tuple[FloatVector, compress.PowerSGD, Any, FloatVector | None]] = []
+    for part, own in zip(compressor.parts(vector.shape[0]), memory.parts, strict=True):
+        tensor, inner = vector[part.place], part.compressor
+        if isinstance(inner, compress.Identity):
+            _weigh(tensor, weight)
+            whole.append(tensor)
+        elif isinstance(inner, compress.ErrorFeedback) and isinstance(inner.compressor, compress.PowerSGD):
+            _weigh(tensor, weight)
+            inner.accumulate(tensor, own)
+            tensor[:] = own.residual
+            matrices.append((tensor, inner.compressor, own.inner, own.residual))
+        else:
+            compressed_mean(group, tensor, weight, inner, own)
+    if whole:
+        sum_together(group, whole)
+    if matrices:
+        sum_of_factors(group, matrices)
+
+
+class _Sum(NamedTuple):
+    """How payloads are summed, and what a rank sends in it: `run` of (group, vector, compressor, memory, rest)."""
+
+    run: Callable[..., None]
+    cost: Callable[[int, int, int, int, Any], Cost | None]
+    #: Whether decoded vectors have the same sum, which may take fewer bytes.
+    may_be_decoded: bool = False
+
+
+_SUMS: Final[dict[type, _Sum]] = {
+    compress.GTopK: _Sum(
+        lambda group, vector, compressor, memory, rest: payloads.gtopk_sum(group, vector, compressor, memory),
+        payloads.gtopk_cost,
+    ),
+    compress.Half: _Sum(
+        payloads.sum_halves, lambda rank, size, n, itemsize, compressor: payloads.halves_cost(rank, size, n)
+    ),
+    compress.Identity: _Sum(
+        lambda group, vector, *_: group.allreduce(vector),
+        lambda rank, size, n, itemsize, compressor: allreduce_cost(rank, size, n, itemsize),
+    ),
+    compress.MajorityVote: _Sum(
+        payloads.sum_votes, lambda rank, size, n, itemsize, compressor: payloads.votes_cost(rank, size, n)
+    ),
+    compress.NonZero: _Sum(_sum_nonzero, _gathered_cost),
+    compress.PowerSGD: _Sum(
+        lambda group, vector, compressor, memory, rest: sum_of_factors(group, [(vector, compressor, memory, rest)]),
+        _power_cost,
+    ),
+    compress.RandomK: _Sum(
+        _sum_random,
+        lambda rank, size, n, itemsize, compressor: allreduce_cost(
+            rank, size, n_entries(n, compressor.density), itemsize
+        ),
+    ),
+    compress.TernGrad: _Sum(
+        payloads.sum_ternary,
+        lambda rank, size, n, itemsize, compressor: payloads.ternary_cost(rank, size, n),
+        may_be_decoded=True,
+    ),
+}
+_GATHERED: Final = _Sum(_sum_gathered, _gathered_cost, may_be_decoded=True)
+
+
+def _sum_of(compressor: AbstractCompressor[Any]) -> _Sum:
+    return _SUMS.get(type(compressor), _GATHERED)
