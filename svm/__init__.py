@@ -7,25 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsgd.lazy import loaded_on_use
-
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
     raise ImportError("this folder installs as dsgd.svm: run `pip install -e .` and `import dsgd.svm`")
 
+from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.svm.estimators.certificate import screen
-    from dsgd.svm.estimators.linear_svc import LinearSVC
-    from dsgd.svm.estimators.linear_svr import LinearSVR
-    from dsgd.svm.estimators.nu_svc import NuSVC
-    from dsgd.svm.estimators.nu_svr import NuSVR
-    from dsgd.svm.estimators.one_class import OneClassSVM
-    from dsgd.svm.estimators.svc import SVC
-    from dsgd.svm.estimators.svr import SVR
+    from dsgd.svm.estimators.linear import LinearSVC, LinearSVR
+    from dsgd.svm.estimators.single import SVR, NuSVR, OneClassSVM
+    from dsgd.svm.estimators.svc import SVC, NuSVC
     from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord
-    from dsgd.svm.kernels.buffers import release_memory
-    from dsgd.svm.path.grid import PathPoint, SVMPath, svm_path
-
+    from dsgd.svm.kernels.threads import release_memory
+    from dsgd.svm.path import PathPoint, SVMPath, svm_path
 
 __all__ = [
     "SVC",
@@ -49,15 +43,11 @@ __getattr__ = loaded_on_use(
     __name__,
     {
         ".estimators.certificate": "screen",
-        ".estimators.linear_svc": "LinearSVC",
-        ".estimators.linear_svr": "LinearSVR",
-        ".estimators.nu_svc": "NuSVC",
-        ".estimators.nu_svr": "NuSVR",
-        ".estimators.one_class": "OneClassSVM",
-        ".estimators.svc": "SVC",
-        ".estimators.svr": "SVR",
+        ".estimators.linear": "LinearSVC LinearSVR",
+        ".estimators.single": "SVR NuSVR OneClassSVM",
+        ".estimators.svc": "SVC NuSVC",
         ".kernel_solver.elimination": "Elimination EliminationRecord",
-        ".kernels.buffers": "release_memory",
-        ".path.grid": "PathPoint SVMPath svm_path",
+        ".kernels.threads": "release_memory",
+        ".path": "PathPoint SVMPath svm_path",
     },
 )

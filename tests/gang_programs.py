@@ -15,7 +15,7 @@ import numpy as np
 
 from dsgd.collectives import Group, Team
 from dsgd.errors import InvalidDataError
-from dsgd.linear_model.objectives import AbstractObjective
+from dsgd.linear_model.problem import AbstractObjective
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train

@@ -190,21 +190,21 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "the gap of an SVM forgets the variables at zero",
-            "svm/kernel_solver/duality.py",
+            "svm/kernel_solver/problem.py",
             "return float((upper[wrong] - alpha[wrong]) @ slack[wrong] - alpha[~wrong] @ slack[~wrong])",
             "return float(-alpha[~wrong] @ slack[~wrong])",
             "svm/test_class_pairs.py",
         ),
         Mutation(
             "of equal candidates that of the lower rank wins",
-            "svm/kernel_solver/selection.py",
+            "svm/kernel_solver/state.py",
             "if a[i] < b[j] or (a[i] == b[j] and a[size + i] <= b[size + j]):",
             "if a[i] <= b[j]:",
             "svm/test_selection.py",
         ),
         Mutation(
             "screening along a path believes that nothing moves",
-            "svm/certify/screening.py",
+            "svm/certify.py",
             "np.sqrt(0.25 * (ratio - 1.0) ** 2 * square + ratio * gap)",
             "np.sqrt(ratio * gap)",
             "svm/test_screening.py",
@@ -246,7 +246,7 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
         ),
         Mutation(
             "the ball of a linear model is around its weights",
-            "svm/certify/linear.py",
+            "svm/certify.py",
             "rows.scores(0.5 * (weights + combined), team)",
             "rows.scores(weights, team)",
             "svm/test_screening.py",
@@ -257,6 +257,13 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "np.sqrt(2.0 * found.gap) * norms",
             "np.sqrt(0.02 * found.gap) * norms",
             "linear_model/test_linear_models.py",
+        ),
+        Mutation(
+            "the curvature of the squared hinge is that of rows outside the margin",
+            "dsgd/linear_model/problem.py",
+            "np.where(means != self.targets, 2.0 * self.costs, 0.0)",
+            "np.where(means == self.targets, 2.0 * self.costs, 0.0)",
+            "svm/test_linear_svm_variants.py",
         ),
         Mutation(
             "every rank adds the penalty to the objective",

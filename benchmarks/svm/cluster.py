@@ -35,10 +35,10 @@ from benchmarks.svm.peers import generated
 from dsgd.study.svm_problems import PROBLEMS, Problem
 from dsgd.study.svm_rounds import RunSettings, observe
 from dsgd.svm import SVC
-from dsgd.svm.kernel_solver.work import PHASES
+from dsgd.svm.kernel_solver.elimination import PHASES
 from dsgd.svm.kernels.functions import Kernel, prepare
+from dsgd.svm.kernels.products import Sums
 from dsgd.svm.kernels.rows import span
-from dsgd.svm.kernels.sums import Sums
 from dsgd.svm.kernels.threads import open_pool
 
 PAGE = "svm"

@@ -36,7 +36,7 @@ from dsgd.study.svm_rounds import (
     pairwise_seconds,
     predict_phases,
 )
-from dsgd.svm.kernel_solver.work import PHASES
+from dsgd.svm.kernel_solver.elimination import PHASES
 
 PAGE = "svm"
 QUICK_S = 60

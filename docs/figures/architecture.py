@@ -61,9 +61,13 @@ _RANK_LOOP = [
 ]
 
 _SOLVE = [
-    Hop("svm/estimators/one_vs_one.py", "AbstractKernelClassifier._fit_rows", "starts the records of the fit"),
-    Hop("svm/estimators/one_vs_one.py", "AbstractKernelClassifier._train", "cuts the classes into pairs"),
-    Hop("svm/estimators/kernel_base.py", "AbstractKernelSVM._solve", "chooses the precision, and a solver by size"),
+    Hop(
+        "svm/estimators/classifiers.py",
+        "AbstractKernelClassifier._fit_rows",
+        "merges equal rows, makes pairs of classes",
+    ),
+    Hop("svm/estimators/kernel_base.py", "AbstractKernelSVM._solve", "chooses the precision"),
+    Hop("svm/kernel_solver/solve.py", "solve_dual", "chooses a solver"),
     Hop("svm/kernel_solver/block.py", "_Run.solve", "rounds until the gap over all samples is below `tol`"),
     Hop("svm/kernel_solver/block.py", "_Run._round", "picks a working set, and calls `solve_block` of `smo.py` there"),
 ]
@@ -96,11 +100,11 @@ PATHS: dict[str, list[Hop]] = {
         Hop("dsgd/ledger/rank.py", "RankLedger.count", "ledger: bytes and messages; seconds go to `charge`"),
     ],
     "svc": [
-        Hop("svm/estimators/one_vs_one.py", "AbstractKernelClassifier.fit", "checks; in process or on a cluster?"),
+        Hop("svm/estimators/classifiers.py", "AbstractKernelClassifier.fit", "checks; in process or on a cluster?"),
         *_SOLVE,
     ],
     "svc-cluster": [
-        Hop("svm/estimators/one_vs_one.py", "AbstractKernelClassifier.fit", "checks; in process or on a cluster?"),
+        Hop("svm/estimators/classifiers.py", "AbstractKernelClassifier.fit", "checks; in process or on a cluster?"),
         Hop("svm/estimators/kernel_base.py", "AbstractKernelSVM._fit_on_cluster", "opens the rows as blocks"),
         *_SUBMITTED,
         *_ON_A_WORKER,
@@ -148,7 +152,7 @@ _INPUTS, _WIRES = "dsgd/inputs/placed.py", "wire: queues of threads, shared memo
 BOXES = {
     "sgd": Box(20, 20, 240, 62, "SGDClassifier", "dsgd/estimators/base.py", "AbstractSGD._train", _BLUE),
     "torch": Box(290, 20, 240, 62, "TorchClassifier", "dsgd/torch/estimator.py", "AbstractTorchEstimator._run", _BLUE),
-    "svc": Box(560, 20, 240, 62, "SVC", "svm/estimators/one_vs_one.py", "AbstractKernelClassifier.fit", _BLUE),
+    "svc": Box(560, 20, 240, 62, "SVC", "svm/estimators/classifiers.py", "AbstractKernelClassifier.fit", _BLUE),
     "rows": Box(20, 120, 240, 62, "inputs: rows in this process", _ROWS, "pack_for_threads", _GREEN),
     "blocks": Box(290, 120, 510, 62, "inputs: blocks of rows on workers", _INPUTS, "ClusterBlocks.run", _GREEN),
     "threads": Box(20, 220, 240, 62, "job: threads", "dsgd/runtime/threads.py", "run_on_threads", _AMBER),

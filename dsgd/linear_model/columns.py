@@ -7,6 +7,11 @@ then eliminated), it takes off ``mean_j`` times the sum.
 
 Rows may be divided among ranks, each of which has the columns of its own: sums over rows are over those of all ranks
 (`dsgd.collectives.Team`), and equal on all of them.
+
+**The Gram matrix of a working set that grows** (`Gram`): what is there is kept, and products with new columns are
+added. Cost: m new columns beside k take ``n m (k + m)`` operations of BLAS where columns are dense, and as many as
+their entries meet others of the same rows where they are sparse. Making the matrix anew takes ``n (k + m)**2``. Ranks
+add up ``m k + m (m + 1) / 2`` numbers, and m + 1 for the means.
 """
 
 from __future__ import annotations
@@ -25,10 +30,11 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 #: Entries, their rows or None, and where each column starts and the last one ends.
 ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
-
 _any_order = inlined({"reassoc", "contract"})
+
 #: Entries of the block of rows that a Gram matrix is added up from; half of a second-level cache.
 _BLOCK = 1 << 16
+
 #: Passes that are extrapolated, and what is added to the matrix of their products, as a share of its trace: shares stay
 #: below some 1e6, which is what the gradient may lose of its digits until the next round computes it anew.
 _DEPTH = 5
@@ -107,17 +113,7 @@ class Columns:
             products = np.empty(chosen.shape[0])
             _multiply_columns(self.arrays, chosen, factors, products)
         sums = self.team.add_up(np.append(products, factors.sum()))
-        return np.asarray(sums[:-1] / sums[-1]), float(sums[-1])
-
-    def gram(self, chosen: IntVector, factors: FloatVector) -> FloatMatrix:
-        """Return the sum of ``d_i x_ij x_ik`` of chosen columns about their means, shape (n_chosen, n_chosen).
-
-        Ranks add up ``n_chosen (n_chosen + 1) / 2`` numbers and, for the means, ``n_chosen + 1``.
-        """
-        total = self.pairs(chosen, factors)
-        means, mass = self.moments(chosen, factors)
-        complete(total, 0, means, mass, 0.0)
-        return total
+        return (np.asarray(sums[:-1] / sums[-1]) if sums[-1] else sums[:-1]), float(sums[-1])
 
     def pairs(self, chosen: IntVector, factors: FloatVector) -> FloatMatrix:
         """Return the sums of ``d_i x_ij x_ik`` of chosen columns, in the lower triangle."""
@@ -130,12 +126,14 @@ class Columns:
             part = self.table if k == p else self.table[chosen]
             total = factors[0] * (part @ part.T)
         else:
-            roots = np.sqrt(factors)
+            present, roots = np.flatnonzero(factors), np.sqrt(factors)
+            is_few = 2 * present.shape[0] < n  # as of the squared hinge, most of whose rows are outside the margin
+            n = present.shape[0] if is_few else n
             step = max(256, _BLOCK // max(1, k))
             for start in range(0, n, step):
-                stop = min(n, start + step)
-                block = self.table[:, start:stop] if k == p else self.table[chosen, start:stop]
-                block = block * roots[start:stop]
+                part: Any = present[start : start + step] if is_few else slice(start, start + step)
+                rows: Any = slice(None) if k == p else chosen[:, None] if is_few else chosen
+                block = self.table[rows, part] * roots[part]
                 total += block @ block.T
         if self.team.n_ranks > 1:
             lower = np.tri(k, k, dtype=np.bool_)
@@ -185,8 +183,6 @@ def _transpose(rows: FloatMatrix, centres: FloatVector, out: FloatMatrix) -> Non
 
 # `rows` is an argument of these, so that Numba compiles only the branch that is taken; loops go over slices and from
 # zero, so that it knows that no index is negative.
-
-
 @_any_order
 def _dot(values: FloatVector, rows: AnyArray | None, first: int, last: int, duals: FloatVector) -> float:
     entries, total = values[first:last], 0.0
@@ -447,3 +443,63 @@ def descend_columns(
         if worst <= goal:
             break
     return worst
+
+
+class Gram:
+    """The sums of ``d_i x_ij x_ik`` of some columns about their means, plus a constant where j is k.
+
+    - `space`, shape (n, n): holds the matrix in its first ``n_chosen`` rows and columns; a kernel is faster with it
+      than with that part.
+    """
+
+    chosen: IntVector
+    space: FloatMatrix
+
+    def __init__(self, columns: Columns, factors: FloatVector, constant: float, chosen: IntVector) -> None:
+        self.chosen, self.space = chosen, columns.pairs(chosen, factors)
+        self._means, mass = columns.moments(chosen, factors)
+        complete(self.space, 0, self._means, mass, constant)
+        self._columns, self._factors, self._constant = columns, factors, constant
+        #: Copies of dense columns, made when others are added.
+        self._blocks: list[FloatMatrix] = []
+
+    def part(self, chosen: IntVector) -> FloatMatrix:
+        """Return the matrix of some of the columns, in their order: `space` of all as they came, a copy of others."""
+        if chosen is self.chosen:
+            return self.space
+        order = np.argsort(self.chosen)
+        places = order[np.searchsorted(self.chosen, chosen, sorter=order)]
+        return self.space[np.ix_(places, places)]
+
+    def extend(self, new: IntVector) -> None:
+        """Add columns that are not there yet."""
+        if not new.shape[0]:
+            return
+        columns, factors = self._columns, self._factors
+        old, k = self.chosen, self.chosen.shape[0]
+        self.chosen = np.append(old, new)
+        size = self.chosen.shape[0]
+        means, mass = columns.moments(new, factors)
+        self._means = np.append(self._means, means)
+        if size > self.space.shape[0]:
+            space = np.empty((size + k, size + k))
+            space[:k, :k] = self.space[:k, :k]
+            self.space = space
+        if columns.is_sparse:
+            table = columns.table
+            multiply_pairs(table.data, table.indices, table.indptr, self.chosen, k, factors, self.space)
+        else:
+            even = bool(factors.shape[0] and (factors == factors[0]).all())
+            for part in (new,) if self._blocks else (old, new):
+                block = columns.table[part]
+                self._blocks.append(block if even else block * np.sqrt(factors))
+            stop = 0
+            for block in self._blocks:
+                start, stop = stop, stop + block.shape[0]
+                products = self._blocks[-1] @ block.T
+                self.space[k:size, start:stop] = factors[0] * products if even else products
+        if columns.team.n_ranks > 1:
+            added = self.space[k:size, :size]
+            lower = np.tri(size - k, size, k, dtype=np.bool_)
+            added[lower] = columns.team.add_up(added[lower])
+        complete(self.space, k, self._means, mass, self._constant)

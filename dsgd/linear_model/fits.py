@@ -1,51 +1,63 @@
-"""The fit of a posed problem to rows of this process or of all ranks.
+"""The solver that a model gets, and fits to rows of this process or of all ranks.
 
 =========================================  =================================  =================================
 problem                                    solver                             reads
 =========================================  =================================  =================================
-several classes                            `dsgd.linear_model.multinomial`    columns
+several classes                            `dsgd.linear_model.newton`         columns
 an L1 penalty                              `dsgd.linear_model.sparse_newton`  columns
 a squared one; ranks, or many dense rows   `dsgd.linear_model.quasi_newton`   rows, in the memory of the caller
 a squared one; other rows, and `Ridge`'s   `dsgd.linear_model.newton`         columns
 =========================================  =================================  =================================
+
+Where rows are divided among ranks, each keeps its rows; what travels is sums over rows, of which the file of each
+solver says how many. The gap is over the rows of all ranks. All ranks take the same steps, and return the same model.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+import scipy.sparse as sp
 
 from dsgd.collectives import Team
+from dsgd.inputs import widen
 from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.multinomial import Multinomial, solve_multinomial
-from dsgd.linear_model.newton import solve_l2
-from dsgd.linear_model.objectives import Posed, PosedClasses
-from dsgd.linear_model.problem import Problem, Solution
-from dsgd.linear_model.quasi_newton import SmoothProblem, has_many_rows, solve_smooth
-from dsgd.linear_model.rows import make_rows
+from dsgd.linear_model.newton import Multinomial, solve_l2, solve_multinomial
+from dsgd.linear_model.problem import AbstractObjective, Posed, PosedClasses, Problem, Solution
+from dsgd.linear_model.quasi_newton import SmoothProblem, has_many_rows, make_rows, solve_smooth
 from dsgd.linear_model.sparse_newton import solve_l1
-from dsgd.types import FloatMatrix, FloatVector
+from dsgd.runtime.pools import limit_blas
+from dsgd.runtime.rank import Rank
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
 #: Weights to begin at, shape (n_features,) or (n_classes, n_features), and intercepts, shape (n_outputs,).
 Start: TypeAlias = tuple[FloatVector | FloatMatrix, FloatVector]
 
 
-def fit_here(X: Any, posed: Posed | PosedClasses, start: Start | None, max_iter: int, team: Team) -> Solution:
-    """Return the model of rows of this process."""
-    if isinstance(posed, PosedClasses):
-        return _fit_classes(X, posed, start, max_iter, team)
-    if posed.l1 == 0.0 and not posed.loss.is_quadratic and has_many_rows(X):
-        return _fit_rows(X, posed, start, max_iter, team)
-    return _fit_columns(X, posed, start, max_iter, team)
-
-
-def fit_on_ranks(X: Any, posed: Posed | PosedClasses, start: Start | None, max_iter: int, team: Team) -> Solution:
-    """Return the model of the rows of all ranks, as `fit_here`: equal on every rank to the last bit."""
-    if isinstance(posed, PosedClasses):
-        return _fit_classes(X, posed, start, max_iter, team)
-    fit = _fit_columns if posed.l1 > 0.0 else _fit_rows
-    return fit(X, posed, start, max_iter, team)
+def fit_rows(
+    X: Any,
+    targets: FloatVector,
+    weights: FloatVector,
+    objective: AbstractObjective,
+    start: Start | None,
+    max_iter: int,
+    team: Team,
+    *,
+    on_ranks: bool = False,
+) -> tuple[Solution, float]:
+    """Return the model of rows of this process, or of all ranks, equal on all to the last bit, and the gap to reach."""
+    # What overflows is refused, or shows in the gap.
+    with limit_blas(1), np.errstate(all="ignore"), closing(team):
+        posed = objective.pose(targets, weights, team)
+        if isinstance(posed, PosedClasses):
+            return _fit_classes(X, posed, start, max_iter, team), posed.tol
+        by_rows = posed.l1 == 0.0 and (on_ranks or (not posed.loss.is_quadratic and has_many_rows(X)))
+        return (_fit_rows if by_rows else _fit_columns)(X, posed, start, max_iter, team), posed.tol
 
 
 def _fit_rows(X: Any, posed: Posed, start: Start | None, max_iter: int, team: Team) -> Solution:
@@ -91,17 +103,76 @@ def _fit_classes(X: Any, posed: PosedClasses, start: Start | None, max_iter: int
     found = solve_multinomial(problem, weights, intercepts, posed.tol, max_iter)
     free = found.intercept - np.mean(found.intercept)  # a constant for all classes changes nothing
     free = free - found.weights @ columns.centres if posed.has_intercept else np.zeros(len(posed.base))
-    return _with_all_classes(Solution(found.weights, free, found.gap, found.n_iter), posed)
-
-
-def _with_all_classes(found: Solution, posed: PosedClasses) -> Solution:
-    """Return a solution with the classes that were not trained, whose probability is below rounding in any row.
-
-    The mean of the other scores is zero in all rows, and the largest at least that.
-    """
-    weights = np.zeros((posed.n_classes, found.weights.shape[1]))
+    # Classes that were not trained have a probability below rounding in any row: the mean of the other scores is zero
+    # in all rows, and the largest at least that.
+    weights = np.zeros((posed.n_classes, X.shape[1]))
     intercepts = np.full(posed.n_classes, np.log(np.finfo(np.float64).eps))
-    weights[posed.present], intercepts[posed.present] = found.weights, found.intercept
+    weights[posed.present], intercepts[posed.present] = found.weights, free
     if posed.n_classes == 2:  # one of them has costs
         return Solution(weights[1] - weights[0], float(intercepts[1] - intercepts[0]), found.gap, found.n_iter)
     return Solution(weights, intercepts, found.gap, found.n_iter)
+
+
+@dataclass(frozen=True)
+class RankRows:
+    """The rows of one rank."""
+
+    X: Any
+    targets: FloatVector
+    weights: FloatVector
+
+
+@dataclass(frozen=True)
+class Packer:
+    """Makes the rows of a rank from its blocks; sent to every rank."""
+
+    classes: AnyArray | None
+    n_features: int
+    dtype: str
+    sparse: bool
+
+    def __call__(self, blocks: Sequence[Any], rank_number: int) -> RankRows:
+        """Return the rows of a rank, which may be none."""
+        blocks = list(blocks)  # each is looked at several times
+        parts = [widen(block[0], self.n_features) for block in blocks]
+        shape = (0, self.n_features)
+        if len(parts) == 1:
+            X = parts[0]
+        elif self.sparse:
+            X = sp.vstack([sp.csr_array(shape, dtype=self.dtype), *parts], format="csr")
+        else:
+            X = np.concatenate([np.empty(shape, self.dtype), *parts])
+        targets = [y if self.classes is None else np.searchsorted(self.classes, y) for _, y, *_ in blocks]
+        weights = [np.ones(block[0].shape[0]) if block[2] is None else block[2] for block in blocks]
+        return RankRows(
+            X.astype(self.dtype, copy=False),
+            np.concatenate([np.empty(0), *targets]).astype(np.float64, copy=False),
+            np.concatenate([np.empty(0), *weights]).astype(np.float64, copy=False),
+        )
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What training brings home, equal on every rank but for the certificates, which rank 0 has."""
+
+    solution: Solution
+    tol: float
+    certificates: list[dict[str, Any]] = field(default_factory=list)
+
+
+def train_rows(
+    rank: Rank, data: RankRows, objective: AbstractObjective, start: Start | None, max_iter: int
+) -> RankResult:
+    """Fit a model to the rows of all ranks; a rank program."""
+    begin, certificates = time.perf_counter(), list[dict[str, Any]]()
+
+    def note(primal: float, dual: float) -> None:
+        if rank.number == 0:
+            seconds = time.perf_counter() - begin
+            found = {"seconds": seconds, "exchanges": rank.ledger.rounds, "primal": primal, "dual": dual}
+            certificates.append(found)
+            rank.publish({**found, "text": f"gap {max(primal - dual, 0.0):.2g}, {seconds:.2f} s"})
+
+    team = Team(rank.n_threads, rank.group, rank.check, note)
+    solution, tol = fit_rows(data.X, data.targets, data.weights, objective, start, max_iter, team, on_ranks=True)
+    return RankResult(solution, tol, certificates)

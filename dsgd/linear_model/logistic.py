@@ -16,15 +16,15 @@ from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterClassifier, answers_in_kind, classes_of
-from dsgd.linear_model.cluster import AbstractClusterModel
-from dsgd.linear_model.objectives import LogisticObjective
+from dsgd.linear_model.base import AbstractLinearModel
+from dsgd.linear_model.problem import LogisticObjective
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_labels, check_number, classes_and_codes, weights_of_classes
 
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)
-class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
+class LogisticRegression(AbstractClusterClassifier, AbstractLinearModel):
     """Logistic regression, solved to a certified duality gap.
 
     Minimises over w and b::
@@ -126,7 +126,6 @@ class LogisticRegression(AbstractClusterClassifier, AbstractClusterModel):
         if self._uses_cluster(X):
             self._fit_on_cluster(X, y, sample_weight)
         else:
-            self._forget_cluster()
             X, y, weights = self._check_rows(X, y, sample_weight)
             check_labels(y)
             codes = self._learn_classes(y).astype(np.float64)

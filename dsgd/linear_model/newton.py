@@ -1,6 +1,18 @@
-r"""Models with a squared penalty alone: Newton's method, with a Cholesky factor or conjugate gradients.
+r"""Newton's method for models with a squared penalty, of one output or of several classes; the systems that it solves.
 
-Problem: that of `dsgd.linear_model.problem` with :math:`l_1 = 0` and :math:`l_2 > 0`. A step solves
+**Systems.** Rounding errors are shares of the largest entries. Where columns depend on each other and are large, such
+as those of times in nanoseconds, the errors are larger than what the penalty adds to the diagonal, and there is no
+Cholesky factor.
+
+The matrix is scaled to a diagonal of ones, and as much is added to that as rounding may have taken, or ten
+times, or a hundred. The direction is then shorter where the data say nothing; what is certified of the point that it
+leads to stays true.
+
+Source: Higham 2002 (Accuracy and Stability of Numerical Algorithms), theorem 10.7: it has a factor if the least
+eigenvalue of the scaled matrix is above a multiple of its size times the unit roundoff.
+
+**One output** (`solve_l2`). The problem is that of `dsgd.linear_model.problem` with :math:`l_1 = 0`
+and :math:`l_2 > 0`. A step solves
 
 .. math:: (X^\top D X + l_2 I)\,\delta = X^\top\theta - l_2 w
 
@@ -13,16 +25,98 @@ Cost: ``n p**2`` operations a step for a factor, or two passes over X for each s
 
 Source: Lin, Weng and Keerthi, JMLR 2008 (trust region Newton methods for logistic regression); Dembo, Eisenstat and
 Steihaug 1982 (the residual to go to).
+
+**Several classes** (`solve_multinomial`), with a squared penalty: with scores :math:`F = X W^\top + b` of K classes and
+probabilities P = softmax(F),
+
+.. math:: P(W, b) = \tfrac12 l_2 \|W\|^2 - \sum_i c_i \log P_{i y_i}, \qquad
+          D(Q) = -\sum_i c_i \sum_k Q_{ik} \log Q_{ik} - \frac{1}{2 l_2} \| X^\top \Theta \|^2
+
+with :math:`\Theta = c\,(Y - Q)` for any probabilities Q whose weighted sums by class are those of Y (that is for the
+intercepts; without them for any). A step solves the Newton system by conjugate gradients with the diagonal as
+preconditioner, and takes the longest of the steps 1, 1/2, 1/4, ... that lowers P. Q is P, mixed with as little of a
+constant row as gives it the sums of Y.
+
+Cost: two passes over X for K columns a step of conjugate gradients.
+
+Rows may be divided among ranks, which then take the same steps. With p columns they add up K (p + 1) numbers of eight
+bytes for the gradient of a step, K p for its certificate, K (2 p + 2) in 2 K + 1 messages for the preconditioner, and
+K (p + 1) + 1 for every step of conjugate gradients, before which rank 0 sends two; at the end it sends the change, of
+K (p + 1). The other messages of a step, four or more, have 2 K numbers at most.
+
+Source: Boehning 1992 (the Hessian); Fenchel's duality.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
-from dsgd.linear_model.cholesky import inverse_of
-from dsgd.linear_model.columns import Columns
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.special import log_softmax, xlogy
+
+from dsgd.collectives import Team
+from dsgd.errors import InvalidDataError
+from dsgd.linear_model.columns import Columns, Gram, check_products
 from dsgd.linear_model.problem import Problem, Solution, certify, longest_step
-from dsgd.types import FloatVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+_TRIES: Final = 8
+
+
+def inverse_of(matrix: FloatMatrix) -> Callable[[AnyArray], AnyArray]:
+    """Return the product with the inverse of a matrix that is positive definite but for rounding."""
+    check_products(matrix)
+    # LAPACK itself: what scipy does around it takes longer than a small matrix.
+    factor, failed = dpotrf(matrix, clean=False)
+    scales: FloatVector | float = 1.0
+    if failed:
+        scales = 1.0 / np.sqrt(np.maximum(matrix.diagonal(), np.finfo(np.float64).tiny))
+        scaled, p = scales[:, None] * matrix * scales, len(scales)
+        for k in range(_TRIES):
+            scaled[np.diag_indices(p)] = 1.0 + 10.0**k * p * np.finfo(np.float64).eps
+            factor, failed = dpotrf(scaled, clean=False)
+            if not failed:
+                break
+        else:
+            raise InvalidDataError("The Hessian of the objective is not positive definite: scale the features.")
+    # Raises `ValueError` if a vector is not finite.
+    return lambda vector: scales * dpotrs(factor, np.asarray_chkfinite(scales * vector))[0]
+
+
+def conjugate_gradients(
+    multiply: Callable[[FloatMatrix, FloatMatrix], tuple[FloatMatrix, float]],
+    precondition: Callable[[FloatMatrix], tuple[FloatMatrix, float, float]],
+    target: FloatMatrix,
+    share: float,
+    most_steps: int,
+) -> tuple[FloatMatrix, int]:
+    """Solve a positive definite system until the size of the residual is a share of the first; return the steps too.
+
+    Where ranks solve it together, what these two return must be equal on all of them.
+
+    - `multiply`: returns, of a direction and the residual, the product with the matrix and that of the direction with
+      it; one that is not above zero is the end.
+    - `precondition`: returns, of a residual, the preconditioned one, the product of the two, and the size.
+    """
+    solution, residual = np.zeros_like(target), target.copy()
+    scaled, product, size = precondition(residual)
+    direction, goal, n_steps = scaled.copy(), share * size, 0
+    while n_steps < most_steps and size > goal:
+        n_steps += 1
+        image, bent = multiply(direction, residual)
+        if not bent > 0.0:
+            break
+        step = product / bent
+        solution += step * direction
+        residual -= step * image
+        before = product
+        scaled, product, size = precondition(residual)
+        direction = scaled + (product / before) * direction
+    return solution, n_steps
+
 
 #: The widest matrix that is factored.
 _MOST_FACTORED = 1500
@@ -65,9 +159,7 @@ def _newton_direction(
     n, p = columns.shape
     chosen = np.arange(p)
     if p <= _MOST_FACTORED:
-        hessian = columns.gram(chosen, factors)
-        hessian[np.diag_indices(p)] += l2
-        return inverse_of(hessian)(downhill)
+        return inverse_of(Gram(columns, factors, l2, chosen).space)(downhill)
     means = columns.means(chosen, factors)
     if n <= _MOST_FACTORED and not columns.is_sparse:
         # (l2 I + A'A)^-1 = (I - A' (l2 I + A A')^-1 A) / l2
@@ -78,28 +170,144 @@ def _newton_direction(
         inner[np.diag_indices(n)] += l2
         solved = factor * inverse_of(inner)(rows.T @ downhill)
         return np.asarray((downhill - rows @ solved) / l2)
-    return _conjugate_gradients(columns, factors, means, l2, downhill, share)
-
-
-def _conjugate_gradients(
-    columns: Columns, factors: FloatVector, means: FloatVector, l2: float, downhill: FloatVector, share: float
-) -> FloatVector:
-    """Return the solution up to a residual that is a share of the right-hand side."""
     diagonal = columns.squares(factors) + l2
-    solution, residual = np.zeros_like(downhill), downhill.copy()
-    scaled = residual / diagonal
-    direction = scaled
-    product = float(residual @ scaled)
-    goal = share * float(np.linalg.norm(downhill))
-    for _ in range(_MOST_CG_STEPS):
-        if float(np.linalg.norm(residual)) <= goal:
-            break
+
+    def multiply(direction: FloatVector, residual: FloatVector) -> tuple[FloatVector, float]:
         moved = columns.scores(direction) - float(means @ direction)
         curved = columns.products(factors * moved) + l2 * direction
-        step = product / float(direction @ curved)
-        solution += step * direction
-        residual -= step * curved
+        return curved, float(direction @ curved)
+
+    def precondition(residual: FloatVector) -> tuple[FloatVector, float, float]:
         scaled = residual / diagonal
-        product, before = float(residual @ scaled), product
-        direction = scaled + (product / before) * direction
-    return solution
+        return scaled, float(residual @ scaled), float(np.linalg.norm(residual))
+
+    return conjugate_gradients(multiply, precondition, downhill, share, _MOST_CG_STEPS)[0]
+
+
+_MOST_CLASSES_STEPS = 300
+_MOST_HALVINGS = 30
+
+
+@dataclass(frozen=True)
+class Multinomial:
+    """A multinomial model to fit."""
+
+    columns: Columns
+    hot: FloatMatrix
+    costs: FloatVector
+    l2: float
+
+    @property
+    def team(self) -> Team:
+        """The ranks among which the rows are divided."""
+        return self.columns.team
+
+    def primal(self, scores: FloatMatrix, weights: FloatMatrix) -> float:
+        """Return P, given scores with intercepts, shape (n_rows, n_classes), and W, shape (n_classes, n_features)."""
+        losses = -(log_softmax(scores, axis=1) * self.hot).sum(axis=1)
+        penalty = 0.5 * self.l2 * float((weights * weights).sum()) if self.team.leads else 0.0
+        return self.team.totals(float(self.costs @ losses) + penalty)[0]
+
+    def scores(self, weights: FloatMatrix) -> FloatMatrix:
+        """Return X W', shape (n_rows, n_classes)."""
+        table = self.columns.table
+        return np.asarray(table @ weights.T if self.columns.is_sparse else table.T @ weights.T)
+
+    def products(self, duals: FloatMatrix) -> FloatMatrix:
+        """Return Theta' X of the rows that are here, shape (n_classes, n_features)."""
+        table = self.columns.table
+        return np.asarray(table.T @ duals if self.columns.is_sparse else table @ duals).T
+
+    def derivatives(self, duals: FloatMatrix) -> FloatMatrix:
+        """Return `products`, and in the last column the sums of Theta, shape (n_classes, n_features + 1)."""
+        sums = duals.sum(axis=0) if self.columns.has_intercept else np.zeros(duals.shape[1])
+        return np.column_stack([self.products(duals), sums])
+
+    def add_up(self, matrix: FloatMatrix) -> FloatMatrix:
+        """Return the sum of the matrices of ranks."""
+        return self.team.add_up(np.ravel(matrix)).reshape(matrix.shape)
+
+    def balanced(self, probabilities: FloatMatrix) -> FloatMatrix:
+        """Return probabilities whose weighted sums by class are those of Y, if there are intercepts."""
+        if not self.columns.has_intercept:
+            return probabilities
+        sums, wanted = self.add_up(np.stack([self.costs @ probabilities, self.costs @ self.hot]))
+        mixed = float(np.max(1.0 - wanted / sums, initial=0.0))
+        if mixed <= 0.0:
+            return probabilities
+        constant = np.maximum(wanted - (1.0 - mixed) * sums, 0.0)
+        if not constant.any():  # the sums differ by rounding
+            return probabilities
+        balanced: FloatMatrix = (1.0 - mixed) * probabilities + mixed * (constant / constant.sum())
+        return balanced
+
+    def dual(self, probabilities: FloatMatrix) -> float:
+        """Return D at balanced probabilities."""
+        products = self.add_up(self.products(self.costs[:, None] * (self.hot - probabilities)))
+        entropies = -xlogy(probabilities, probabilities).sum(axis=1)
+        squares = 0.5 * float((products * products).sum()) / self.l2 if self.team.leads else 0.0
+        return self.team.totals(float(self.costs @ entropies) - squares)[0]
+
+
+def solve_multinomial(
+    problem: Multinomial, weights: FloatMatrix, intercepts: FloatVector, tol: float, max_iter: int
+) -> Solution:
+    """Minimise P."""
+    best: Solution | None = None
+    scores, first, n_iter = problem.scores(weights) + intercepts, 0.0, 0
+    while True:
+        probabilities = np.exp(log_softmax(scores, axis=1))
+        primal = problem.primal(scores, weights)
+        dual = problem.dual(problem.balanced(probabilities))
+        problem.team.report(primal, dual)
+        gap = max(primal - dual, 0.0)
+        if best is None or gap <= best.gap:
+            best = Solution(weights, intercepts, gap, n_iter)
+        if gap <= tol or n_iter == max_iter:
+            break
+        duals = problem.costs[:, None] * (problem.hot - probabilities)
+        downhill = problem.add_up(problem.derivatives(duals))
+        downhill[:, :-1] -= problem.l2 * weights
+        length = float(np.linalg.norm(downhill))
+        first = first or length
+        change = _direction(problem, probabilities, downhill, min(0.1, (length / first) ** 0.5))
+        change = problem.team.agree(change.ravel()).reshape(change.shape)
+        n_iter += 1
+        moved = problem.scores(change[:, :-1]) + change[:, -1]
+        step = 1.0
+        for _ in range(_MOST_HALVINGS):
+            if problem.primal(scores + step * moved, weights + step * change[:, :-1]) <= primal:
+                break
+            step *= 0.5
+        else:  # P is minimal to rounding
+            break
+        weights, intercepts = weights + step * change[:, :-1], intercepts + step * change[:, -1]
+        scores = scores + step * moved
+    return Solution(best.weights, best.intercept, best.gap, n_iter)
+
+
+def _direction(problem: Multinomial, probabilities: FloatMatrix, downhill: FloatMatrix, share: float) -> FloatMatrix:
+    """Return the Newton direction, intercepts in the last column, up to a residual that is a share of the gradient."""
+    costs, team = problem.costs, problem.team
+    spreads = costs[:, None] * probabilities * (1.0 - probabilities)
+    squares = [problem.columns.squares(np.ascontiguousarray(spreads[:, k])) for k in range(spreads.shape[1])]
+    diagonal = np.column_stack([np.array(squares) + problem.l2, np.maximum(team.add_up(spreads.sum(axis=0)), 1e-12)])
+
+    def multiply(direction: FloatMatrix, residual: FloatMatrix) -> tuple[FloatMatrix, float]:
+        moved = problem.scores(direction[:, :-1]) + direction[:, -1]
+        curved = costs[:, None] * probabilities * (moved - (probabilities * moved).sum(axis=1, keepdims=True))
+        image, bent = problem.derivatives(curved), float((moved * curved).sum())
+        if team.leads:
+            image[:, :-1] += problem.l2 * direction[:, :-1]
+            bent += problem.l2 * float((direction[:, :-1] ** 2).sum())
+        sums = team.add_up(np.append(image, bent))
+        return sums[:-1].reshape(image.shape), float(sums[-1])  # equal intercepts for all classes change nothing
+
+    def precondition(residual: FloatMatrix) -> tuple[FloatMatrix, float, float]:
+        scaled = residual / diagonal
+        # Products of vectors may differ between ranks in the last bit: those of rank 0 count.
+        numbers = np.array([float((residual * scaled).sum()), float(np.linalg.norm(residual))])
+        product, size = team.agree(numbers).tolist()
+        return scaled, product, size
+
+    return conjugate_gradients(multiply, precondition, downhill, share, _MOST_CLASSES_STEPS)[0]

@@ -34,8 +34,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from dsgd.linear_model.columns import descend_columns, descend_gram
-from dsgd.linear_model.gram import Gram
+from dsgd.linear_model.columns import Gram, descend_columns, descend_gram
 from dsgd.linear_model.problem import Certificate, Problem, Solution, certify, longest_step
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -56,10 +55,23 @@ _GRAM_PASSES = 10
 #: The time of a step of coordinate descent over that of an operation of a factor.
 _PASS_COST = 4
 _COLUMN_PASSES = 50
+#: A share of P, or of a penalty, that is rounding.
+_ROUNDING = 1e-14
+#: Where curvatures jump: the share of what the model promises by which P falls at least, and what is added to the
+#: curvature of a weight, which that of all rows may leave at zero.
+_SUFFICIENT, _LEAST_CURVATURE = 0.01, 1e-12
+#: What is added to a diagonal that has no factor, as a share of it.
+_APART, _TINY = 1e-10, float(np.finfo(np.float64).tiny)
 
 
-def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) -> Solution:
-    """Minimise P."""
+def solve_l1(
+    problem: Problem, weights: FloatVector, tol: float, max_iter: int, *, is_relative: bool = False
+) -> Solution:
+    """Minimise P.
+
+    - `is_relative`: whether `tol` is a share of P. Then weights of zero are a solution only where they are the optimum:
+      just above the C of `sklearn.svm.l1_min_c` they are within any usual tolerance of it.
+    """
     norms = problem.norms()
     weights = np.where(norms > 0.0, weights, 0.0)
     scores = problem.columns.scores(weights)
@@ -72,7 +84,9 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
         found = certify(problem, weights, scores + intercept)
         if best is None or found.gap <= best.gap:
             best = Solution(weights.copy(), intercept, found.gap, n_iter)
-        if found.gap <= tol or n_iter == max_iter:
+        is_near = found.gap <= (tol * found.primal if is_relative else tol)
+        is_wrong = is_relative and found.scale < 1.0 - _ROUNDING and not weights.any()
+        if (is_near and not is_wrong) or n_iter == max_iter:
             break
         near = found.scale * np.abs(found.products - problem.l2 * weights) + np.sqrt(2.0 * found.gap) * norms
         is_open &= near >= problem.l1
@@ -84,7 +98,12 @@ def solve_l1(problem: Problem, weights: FloatVector, tol: float, max_iter: int) 
         chosen = _working_set(problem, weights, found, norms, is_open, least)
         change, model = _minimise(problem, weights, scores + intercept, found, chosen, model)
         n_iter += 1
-        taken = longest_step(problem, weights, change, scores, intercept, found.primal)
+        limit, promise = found.primal, 0.0
+        if problem.loss.jumps:
+            falls = np.abs(weights + change).sum() - np.abs(weights).sum()
+            promise = _SUFFICIENT * (problem.l1 * falls - (found.products - problem.l2 * weights) @ change)
+            limit += _ROUNDING * limit  # near the optimum P falls by less than it is rounded by
+        taken = longest_step(problem, weights, change, scores, intercept, limit, promise)
         if taken is None:  # P is minimal to rounding
             if chosen.shape[0] >= min(np.count_nonzero(is_open), _most_columns(problem)):
                 break
@@ -138,13 +157,14 @@ def _minimise(
     """Return the change of all weights to the minimum of the model on the chosen ones, and the matrix to keep."""
     loss, columns = problem.loss, problem.columns
     is_exact = loss.is_quadratic
-    factors = loss.curvature(loss.mean(scores))
+    factors, l2 = loss.curvature(loss.mean(scores)), problem.l2
+    l2 += _LEAST_CURVATURE if loss.jumps else 0.0
     is_wide = chosen.shape[0] > _MOST_GRAM_COLUMNS
     if not is_wide:
         # The matrix of a quadratic loss stays the same: columns that are there may stay in the working set.
         new = chosen if model is None or not is_exact else np.setdiff1d(chosen, model.chosen, assume_unique=True)
         if model is None or not is_exact or model.chosen.shape[0] + new.shape[0] > _MOST_GRAM_COLUMNS:
-            model = Gram(columns, factors, problem.l2, chosen)
+            model = Gram(columns, factors, l2, chosen)
         else:
             model.extend(new)
         if model.chosen.shape[0] <= _MOST_UNUSED * chosen.shape[0]:
@@ -154,7 +174,7 @@ def _minimise(
     goal = _INNER_SHARE[is_exact] * worst
     if is_wide or model is None:  # of one process
         means = columns.means(chosen, factors)
-        curvatures = columns.squares(factors)[chosen] + problem.l2
+        curvatures = columns.squares(factors)[chosen] + l2
         penalties = (problem.l1, problem.l2)
         descend_columns(
             columns.arrays, chosen, factors, means, curvatures, slopes, points, penalties, _COLUMN_PASSES, goal
@@ -198,14 +218,23 @@ def _fit_signs(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: 
     old, signs = points[active], np.sign(points[active])
     gradient = slopes[active] + l1 * signs
     try:
-        direction = -cho_solve(cho_factor(part.T, check_finite=False), gradient, check_finite=False)
-    except LinAlgError:
-        return  # columns that depend on each other: coordinate descent goes on
+        factor = cho_factor(part.T, check_finite=False)
+    except LinAlgError:  # columns that depend on each other
+        nearby = part.T.copy()
+        nearby[np.diag_indices_from(nearby)] *= 1.0 + _APART
+        try:
+            factor = cho_factor(nearby, check_finite=False)
+        except LinAlgError:
+            return  # coordinate descent goes on
+    direction = -cho_solve(factor, gradient, check_finite=False)
     if not np.isfinite(direction).all():
         return
-    for step in (1.0, 0.5, 0.25, 0.125):
+    # The last step goes to where the first weight is zero, which lowers the model.
+    ends = np.where(direction * signs < 0.0, np.abs(old) / np.maximum(np.abs(direction), _TINY), np.inf)
+    first = float(ends.min(initial=np.inf))
+    for step in (1.0, 0.5, 0.25, 0.125, *([first] if first < 0.125 else [])):
         new = old + step * direction
-        new[new * signs < 0.0] = 0.0
+        new[(new * signs < 0.0) | ((ends <= first) & (step == first))] = 0.0
         change = new - old
         if gradient @ change + 0.5 * change @ (part @ change) < 0.0:
             points[active] = new

@@ -6,8 +6,8 @@ Two routes lead along a chain, and both end at every point as a cold fit does, t
 
 * a path (`dsgd.svm.svm_path`), where a point starts from the one before and they share kernel rows. Where rows are so
   wide that a path keeps distances for its other widths, chains that differ in gamma alone follow one path;
-* fits. Problems of few rows are solved faster by the solvers that a fit has for them (`dsgd.svm.kernel_solver.direct`,
-  `dsgd.svm.kernel_solver.class_pairs`, and `dsgd.svm.kernel_solver.linear_start` for linear ones): to begin near the
+* fits. Problems of few rows are solved faster by the solvers that a fit has for them (`dsgd.svm.kernel_solver.solve`,
+  `dsgd.svm.kernel_solver.pairs`, and `dsgd.svm.kernel_solver.solve` for linear ones): to begin near the
   solution saves a seventh of the steps there, and hardly any time.
 
 On either, a machine that has no variable at its upper bound is that of every larger C: higher bounds let no variable
@@ -23,7 +23,7 @@ with warm starts and shared kernel rows, or, where problems are small, by fits; 
 
 Cost: the kernel rows of a chain instead of those of each fit, and nothing for a C that is larger than all variables.
 
-Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, as `dsgd.svm.path.warm_starts` has
+Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, as `dsgd.svm.path` has
 it.
 """
 
@@ -48,7 +48,7 @@ from dsgd.inputs.named import take_tables
 from dsgd.model_selection.base import AbstractSearchCV, make_results
 from dsgd.model_selection.scoring import takes_weights
 from dsgd.svm import SVC, SVR, svm_path
-from dsgd.svm.kernels.distances import share_pays
+from dsgd.svm.kernels.cache import share_pays
 from dsgd.svm.kernels.threads import open_pool
 from dsgd.types import AnyArray
 from dsgd.validation import warn_user

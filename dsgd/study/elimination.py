@@ -36,8 +36,8 @@ from dsgd.study.published import SOURCES, STATEMENTS, Statement
 from dsgd.study.svm_problems import PROBLEMS, Problem, ProblemData, load_problem
 from dsgd.study.verdict import Interval, Margin, exact, ratio, were_busy
 from dsgd.svm import SVC, EliminationRecord
-from dsgd.svm.kernel_solver.direct import LARGEST_DIRECT
 from dsgd.svm.kernel_solver.smo import solve_block
+from dsgd.svm.kernel_solver.solve import LARGEST_DIRECT
 from dsgd.types import FloatMatrix
 from dsgd.validation import check_number
 

@@ -71,10 +71,9 @@ from dsgd.study.published import STATEMENTS
 from dsgd.study.svm_problems import Problem, load_problem
 from dsgd.study.verdict import exact, ratio
 from dsgd.svm.kernel_solver.block import solve
-from dsgd.svm.kernel_solver.elimination import resolve_elimination
+from dsgd.svm.kernel_solver.elimination import AMOUNTS, PHASES, Work, resolve_elimination
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
 from dsgd.svm.kernel_solver.problem import Dual, Solution
-from dsgd.svm.kernel_solver.work import AMOUNTS, PHASES, Work
 from dsgd.svm.kernels.functions import Kernel, centre, scale_gamma
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.peers import Peers

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.svm.certify.screening import feature_norms, gap_ball, prove
-from dsgd.svm.estimators.one_class import OneClassSVM
+from dsgd.svm.certify import feature_norms, gap_ball, prove
+from dsgd.svm.estimators.single import SVR, OneClassSVM
 from dsgd.svm.estimators.svc import SVC
-from dsgd.svm.estimators.svr import SVR
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
@@ -23,7 +22,7 @@ def screen(model: SVC | SVR | OneClassSVM, X: Any, y: Any = None, *, sample_weig
     The solution is within :math:`\sqrt{G}` of the optimum in feature space, where G is its duality gap, computed over
     all rows in float64. Rows outside the margin by more than this and the remaining uncertainty of the intercept have
     the coefficient 0 at every optimum; rows inside by as much have the coefficient of their bound. Free support vectors
-    are never proven. The smaller ``tol``, the more rows are proven. (`dsgd.svm.certify.screening` has the proof.)
+    are never proven. The smaller ``tol``, the more rows are proven. (`dsgd.svm.certify` has the proof.)
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Training shared by all kernel SVMs: checks, precision, one problem solved locally or on a cluster."""
+"""What all kernel SVMs share: checks, one problem solved here or on a cluster, and the machine that is kept of it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,69 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import is_collection, validated
+from dsgd.inputs import AbstractClusterEstimator, is_collection, validated
 from dsgd.inputs.blocks import Expected, Spread, Work
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.named import known_columns
 from dsgd.inputs.prediction import classes_of
 from dsgd.progress import StopTraining
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint
 from dsgd.runtime.timeouts import FailurePolicy
-from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
-from dsgd.svm.estimators.failures import check_restart, check_saving
-from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine, canonical
-from dsgd.svm.estimators.objects import are_objects, compare
-from dsgd.svm.kernel_solver.block import solve
-from dsgd.svm.kernel_solver.direct import fits_directly, solve_directly
+from dsgd.svm.distributed.dealing import Dealer
+from dsgd.svm.distributed.kernel import Gang, RowPacker, fit_on_rank
+from dsgd.svm.estimators.conversion import (
+    are_objects,
+    as_objects,
+    compare,
+    kernel_machine_from_sklearn,
+    kernel_machine_to_sklearn,
+)
+from dsgd.svm.estimators.linear_base import check_restart
 from dsgd.svm.kernel_solver.elimination import Elimination, resolve_elimination
-from dsgd.svm.kernel_solver.linear_start import has_linear_start, solve_from_weights
-from dsgd.svm.kernel_solver.merging import merge_rows
-from dsgd.svm.kernel_solver.pairwise import solve_pairwise
-from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
+from dsgd.svm.kernel_solver.problem import Posed, Solution
+from dsgd.svm.kernel_solver.solve import solve_dual
 from dsgd.svm.kernels.functions import KERNELS, Kernel, as_dense, scale_gamma, survey
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.numbering import places_of
-from dsgd.svm.kernels.threads import Pool
-from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.svm.kernels.products import kernel_sums, linear_sums
+from dsgd.svm.kernels.rows import merge_rows, places_of
+from dsgd.svm.kernels.threads import Pool, count_threads, open_pool
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_n_jobs, check_number, warn_user
+
+
+def check_saving(name: str, checkpoint: Any, resume_from: Any) -> None:
+    """Refuse places of checkpoints that are none."""
+    for what, value, kinds in (
+        ("checkpoint", checkpoint, (str, os.PathLike, Checkpoint, type(None))),
+        ("resume_from", resume_from, (str, os.PathLike, type(None))),
+    ):
+        if not isinstance(value, kinds) or value == "":
+            also = " or a Checkpoint" if Checkpoint in kinds else ""
+            raise InvalidParameterError(f"{name}({what}=...) must be None, a folder, a URL{also}. Got {value!r}.")
+    if resume_from == AUTO and checkpoint is None:
+        raise InvalidParameterError(
+            f"{name}(resume_from='auto') resumes from the folder of the checkpoints: set checkpoint=... as well."
+        )
+
+
+#: Rows of a given kernel matrix at a time in prediction.
+_SLAB = 256
+
+#: Below so many products of features, rows are predicted on one thread.
+_FEW_PRODUCTS = 2**16
+
+
+def canonical(X: Any) -> Any:
+    """Return CSR with sorted columns, each once; the caller's matrix is not changed."""
+    if sp.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
 
 #: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
 _FLOAT32_LIMIT = 1e3
@@ -49,7 +85,7 @@ _SMALL = 2000
 
 
 @inherit_method_docs
-class AbstractKernelSVM(AbstractKernelMachine):
+class AbstractKernelSVM(AbstractClusterEstimator):
     """Kernel SVM; the base class of `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM`.
 
     Parameters
@@ -126,6 +162,11 @@ class AbstractKernelSVM(AbstractKernelMachine):
     """
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    kernel: Any
+    degree: int
+    gamma: str | float
+    coef0: float
+    n_jobs: int | None
     tol: float
     shrinking: bool
     cache_size: float
@@ -137,6 +178,17 @@ class AbstractKernelSVM(AbstractKernelMachine):
     checkpoint: Checkpoint | str | os.PathLike[str] | None
     resume_from: str | os.PathLike[str] | None
     solver: str = "block"  # the only one but for SVC
+
+    _n_support: AnyArray
+
+    #: The rows of the fit where they are objects, which only a callable kernel can compare.
+    _objects: AnyArray | None = None
+
+    #: The other ranks, while the estimator is fitted on a gang.
+    _gang: Gang | None = None
+
+    #: The same where each rank solves problems of its own, as one process does.
+    _dealer: Dealer | None = None
 
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
     _answer: Callable[[Posed], Solution] | None = None
@@ -153,7 +205,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
     #: Whether coefficients sum to zero.
     _IS_BALANCED: ClassVar[bool] = True
 
-    _of_training: ClassVar = (*AbstractKernelMachine._of_training, "elimination_history_")
+    _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "elimination_history_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -273,27 +325,15 @@ class AbstractKernelSVM(AbstractKernelMachine):
             return self._answer(posed)
         kernel, X, rows, dual, pool = posed.kernel, posed.X, posed.rows, posed.dual, posed.pool
         matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, posed.cache_bytes)
-        policy = self._policy()
-
-        def run(start: Dual, limit: int) -> Solution:
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused, not warned of
-                if self.solver == "pairwise":
-                    return solve_pairwise(start, matrix, tol=tol, max_iter=limit, elimination=policy)
-                if fits_directly(start, matrix, policy):
-                    return solve_directly(start, matrix, tol=tol, max_iter=limit)
-                return solve(start, matrix, tol=tol, max_iter=limit, elimination=policy)
-
+        how: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "elimination": self._policy()}
+        how["is_pairwise"] = self.solver == "pairwise"
         if self._gang is not None:
-            solution = run(self._gang.progress.begin(rows, dual), max_iter)
+            solution = solve_dual(self._gang.progress.begin(rows, dual), matrix, **how)
             self._gang.progress.end(solution.alpha, solution.counts.n_rounds)
             return solution
-        # A limit of steps applies to the kernel solver alone; requested elimination needs it as the first solver.
-        counts_steps = self.solver == "pairwise" or max_iter >= 0
-        if kernel.name == "linear" and not counts_steps and has_linear_start(dual):
-            near = X[rows] if kernel.shift is None else as_dense(X[rows]) - kernel.shift
-            may_begin = policy.mode == "none" or policy.waits_for_pressure
-            return solve_from_weights(dual, near, run, tol=tol, pool=pool, may_begin=may_begin)
-        return run(dual, max_iter)
+        if kernel.name == "linear":
+            how["linear_rows"] = lambda: X[rows] if kernel.shift is None else as_dense(X[rows]) - kernel.shift
+        return solve_dual(dual, matrix, **how)
 
     def _make_matrix(
         self, kernel: Kernel, X: Any, rows: IntVector, largest: float, tol: float, pool: Pool, cache_bytes: int
@@ -417,6 +457,197 @@ class AbstractKernelSVM(AbstractKernelMachine):
         if len(classes) < 2:
             raise InvalidDataError(f"The number of classes has to be greater than one; got {len(classes)} class")
         return classes
+
+    # -- the machine ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def predict(self, X: Any) -> Any:
+        """Return the predicted values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
+        """
+
+    def _is_precomputed(self) -> bool:
+        """Return whether kernel values are given, or were all computed at once, as those of objects are."""
+        return self._objects is not None or (isinstance(self.kernel, str) and self.kernel == "precomputed")
+
+    def _as_rows(self, X: Any) -> Any:
+        """Return rows as the kernel takes them; see `as_objects`."""
+        return as_objects(X) if callable(self.kernel) else X
+
+    def _is_linear(self) -> bool:
+        return isinstance(self.kernel, str) and self.kernel == "linear"
+
+    def _row_types(self) -> list[Any]:
+        """Return the types that rows may have; a callable kernel gets float64, because it computes in that type."""
+        return [np.float64] if callable(self.kernel) else [np.float64, np.float32]
+
+    def _known_kernel(self) -> Kernel:
+        if self._is_precomputed():
+            return Kernel("precomputed")
+        if callable(self.kernel):
+            return Kernel("callable", function=self.kernel)
+        return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
+
+    def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
+        return open_pool(count_threads(self.n_jobs), None if self._dealer is None else self._dealer.check)
+
+    def _keep_support(self, X: Any, support: AnyArray) -> None:
+        self.support_ = support.astype(np.int32)
+        self._is_sparse = sp.issparse(X)
+        if self._is_precomputed():
+            self.support_vectors_ = np.empty((0, 0))
+        elif self._gang is not None:
+            self.support_vectors_ = self._gang.collect(X, support)
+        else:
+            self.support_vectors_ = X[support]
+        self.shape_fit_ = X.shape if self._gang is None else (self._gang.n_rows, X.shape[1])
+
+    def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector, kernel: Kernel) -> None:
+        """Keep what machines are made of: coefficients of support vectors, and intercepts as the kernel knows them."""
+        self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else np.ascontiguousarray(coefs)
+        self.intercept_ = intercept
+        self.__dict__.pop("_coef", None)
+        if self._is_linear() and (self._gang is None or self._gang.leads):
+            pairs, vectors = self._pair_coefs().T, self.support_vectors_.astype(np.float64, copy=False)
+            if kernel.shift is not None:
+                # The same sums with fewer digits lost; and from them the intercept, so that both are off by the same.
+                coef = pairs @ (as_dense(vectors) - kernel.shift)
+                self.intercept_ = intercept - coef @ kernel.shift
+                self._coef: Any = sp.csr_matrix(coef) if sp.issparse(vectors) else coef
+            else:
+                self._coef = canonical((sp.csr_matrix(pairs) if sp.issparse(vectors) else pairs) @ vectors)
+        if not (np.isfinite(coefs).all() and np.isfinite(self.intercept_).all()):
+            raise InvalidDataError(
+                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
+                "to be preprocessed."
+            )
+
+    def to_sklearn(self) -> Any:
+        """Return the plain scikit-learn estimator with the same support vectors and coefficients.
+
+        Returns
+        -------
+        estimator
+            The class of this name in `sklearn.svm`, fitted; predicts without dsgd. With a callable kernel, its training
+            rows are the support vectors, and ``support_`` refers to these.
+        """
+        return kernel_machine_to_sklearn(self)
+
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return a machine with the support vectors and coefficients of scikit-learn's.
+
+        Parameters
+        ----------
+        model : estimator
+            The class of this name in `sklearn.svm`, fitted.
+
+        Returns
+        -------
+        estimator
+            A fitted estimator of this class with the same predictions. It has the certificate of a solution (`gap_`,
+            `converged_`) only after its own ``fit``.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of estimator.
+        """
+        made: Self = kernel_machine_from_sklearn(cls, model)
+        return made
+
+    def _sums(self, X: Any) -> FloatMatrix:
+        """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
+        self._check_fitted()
+        self._check_support()
+        X = self._as_rows(X) if callable(self.kernel) else known_columns(self, X)
+        if self._objects is not None:
+            X = compare(self.kernel, X, self._objects)
+        X = validated(
+            self,
+            X,
+            accept_sparse=False if self._is_precomputed() else "csr",
+            dtype=self._row_types(),
+            order="C",
+            reset=False,
+        )
+        if hasattr(self, "_coef"):
+            return linear_sums(X, self._coef)
+        coefs, groups = self._grouped_coefs()
+        if self._is_precomputed():
+            out = np.zeros((X.shape[0], len(self.intercept_)))
+            for start in range(0, len(X), _SLAB):
+                values, begin = X[start : start + _SLAB][:, self.support_], 0
+                for end, columns in groups:
+                    out[start : start + _SLAB, columns] += values[:, begin:end] @ coefs[begin:end]
+                    begin = end
+            return out
+        # Starting threads takes as long as so few products.
+        is_small = X.shape[0] * len(coefs) * X.shape[1] < _FEW_PRODUCTS
+        with open_pool(1) if is_small else self._open_pool() as pool:
+            n_out = len(self.intercept_)
+            return kernel_sums(self._known_kernel(), self.support_vectors_, coefs, groups, canonical(X), n_out, pool)
+
+    def _check_fitted(self) -> None:
+        """Raise `NotFittedError` before a fit; scikit-learn's check of a fitted machine takes as long as a row."""
+        if "support_" not in vars(self):
+            check_is_fitted(self)
+
+    @abstractmethod
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
+
+    def _check_support(self) -> None:
+        """Refuse a machine, of a file maybe, whose numbers do not fit each other: compiled code trusts them."""
+        (n,), counts, coefs = self.support_.shape, self._n_support, self.dual_coef_
+        altered = f"The internal representation of {type(self).__name__} was altered: "
+        if (counts < 0).any() or int(counts.sum()) != n:
+            raise InvalidDataError(
+                f"{altered}n_support_ counts {counts.tolist()} support vectors and there are {n}. Fit again."
+            )
+        if coefs.shape[1] != n or coefs.dtype != np.float64:
+            raise InvalidDataError(
+                f"{altered}{n} support vectors have {coefs.shape[1]} coefficients, {coefs.dtype}. Fit again."
+            )
+        if hasattr(self, "_coef") and self._coef.shape != (len(self.intercept_), self.n_features_in_):
+            raise InvalidDataError(f"{altered}coef_ has the shape {self._coef.shape}. Fit again.")
+        vectors = self.support_vectors_
+        if not self._is_precomputed() and (vectors.shape != (n, self.n_features_in_) or vectors.dtype.kind != "f"):
+            raise InvalidDataError(
+                f"{altered}{n} support vectors are of the shape {vectors.shape}, {vectors.dtype}, and rows have "
+                f"{self.n_features_in_} columns. Fit again."
+            )
+
+    @abstractmethod
+    def _pair_coefs(self) -> FloatMatrix:
+        """Return the coefficients of each problem, shape (n_SV, n_problems)."""
+
+    @property
+    def n_support_(self) -> AnyArray:
+        """Number of support vectors of each class (or in total, without classes), int32, shape (n_classes,) or (1,)."""
+        if not hasattr(self, "_n_support"):
+            raise AttributeError("n_support_ is available after fit")
+        return self._n_support
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of features, a row per problem solved, shape (n_problems, n_features); only with a linear kernel."""
+        if not self._is_linear():
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        check_is_fitted(self)
+        coef = self._coef.copy() if sp.issparse(self._coef) else self._coef.view()
+        (coef.data if sp.issparse(coef) else coef).flags.writeable = False
+        return coef
+
+    def _dense_coefs(self) -> FloatMatrix:
+        self._check_fitted()
+        coefs: Any = self.dual_coef_
+        return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
 
 
 def fill(bounds: FloatVector, amount: float) -> FloatVector:

@@ -17,22 +17,30 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.collectives import Team
 from dsgd.comm.base import TransportName, check_transport
-from dsgd.errors import IncompatiblePartsError, InvalidDataError
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.linear_model.fits import Packer
 from dsgd.runtime.pools import limit_blas
-from dsgd.runtime.timeouts import FailurePolicy
-from dsgd.svm.certify.linear import count_proven
+from dsgd.runtime.timeouts import FailurePolicy, Shrink, as_policy
+from dsgd.svm.certify import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
-from dsgd.svm.estimators.failures import check_restart
-from dsgd.svm.estimators.from_sklearn import linear_machine_from_sklearn
-from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
+from dsgd.svm.estimators.conversion import linear_machine_from_sklearn, linear_machine_to_sklearn
 from dsgd.svm.linear_solver.problem import LOSSES, LinearProblem, LinearSolution
 from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_n_jobs, check_number, warn_user
+
+
+def check_restart(name: str, value: FailurePolicy) -> None:
+    """Refuse what is no policy, and to go on without rows."""
+    if isinstance(as_policy(f"{name}(on_failure=...)", value), Shrink):
+        raise InvalidParameterError(
+            f"{name}(on_failure={value!r}) would go on without the rows of the lost machine, but its gap is proven "
+            'over all rows. Take "restart", which brings them back, or "raise".'
+        )
 
 
 @inherit_method_docs
@@ -219,15 +227,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             filled = [s for s in blocks.summaries if s.rows]
             classes = self._classes_of(filled)
             job = self._make_job(seed)
-            packer = LinearPacker(
-                classes=classes,
-                n_features=int(self.n_features_in_),
-                dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
-                sparse=filled[0].sparse,
-                bias=self._bias(),
-                seed=seed,
-                holds_out=job.hold_out is not None,
-            )
+            dtype = "float32" if all(s.dtype == "float32" for s in filled) else "float64"
+            rows = Packer(classes, int(self.n_features_in_), dtype, filled[0].sparse)
+            packer = LinearPacker(rows, self._bias(), seed, holds_out=job.hold_out is not None)
             work = Work(train_linear, packer, (job,), numbered=packer.holds_out)
             gang = blocks.run(work, self._terms(self._listener()))
         result: LinearResult = gang.value

@@ -1,18 +1,30 @@
-"""`SVC`: kernel support vector classification."""
+"""`SVC` and `NuSVC`: kernel support vector classification, by the cost or by the share of margin errors.
+
+The dual of `NuSVC` for a pair of classes is min ½ α'Qα over 0 ≤ α_i ≤ w_i with Σα = s for either class. LIBSVM takes s
+= ν Σw / 2, which must not be more than the weight of the lighter class. The sums are fixed each, so there are two
+groups of variables, each with its threshold t: the margin is ρ = (t₊ − t₋)/2, and the machine is divided by it. Source:
+Schölkopf, Smola, Williamson, Bartlett, "New support vector algorithms", Neural Computation 2000; start, tolerance and
+scaling as in LIBSVM. Departures: class weights are used, which LIBSVM ignores: w_i is class times sample weight, and s
+is at most the weight of the lighter class. And the gap of a pair whose margin is less than twice as much is made
+smaller, within a bound on steps, because division by such a margin would amplify noise.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dsgd.comm.base import TransportName
+from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.timeouts import FailurePolicy
-from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
+from dsgd.svm.estimators.classifiers import AbstractKernelClassifier
+from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.types import AnyArray, FloatVector
@@ -102,3 +114,131 @@ class SVC(AbstractKernelClassifier):
 
     def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
         return solution.thresholds
+
+
+@inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
+class NuSVC(AbstractKernelClassifier):
+    """Support vector classification by a share of margin errors, to LIBSVM's optimum, certified as in `SVC`.
+
+    Minimises ½‖w‖² − ν ρ n + Σ w_i max(0, ρ − y_i (w'φ(x_i) + b)) over w, b and ρ for each pair of classes, and divides
+    by ρ. It has the parameters, defaults and fitted attributes of `sklearn.svm.NuSVC`. `SVC` with a pair's ``C_`` is
+    the same machine.
+
+    Parameters
+    ----------
+    nu : float, default 0.5
+        Upper bound of the share of margin errors and lower bound of the share of support vectors, in (0, 1]. At most
+        twice the share of the smaller class of a pair.
+    probability : {"sigmoid", "isotonic"} or bool, default "deprecated"
+        Whether `predict_proba` is available, and which curves turn decision values into probabilities. They are fitted
+        to the scores of five more machines, each for the fifth of the rows that it has not seen
+        (`dsgd.svm.calibration`). With two classes, they equal those of ``CalibratedClassifierCV(NuSVC(),
+        ensemble=False)``, except that ``gamma="scale"`` is computed from all rows. With more, each pair has a curve,
+        and pairs are combined as in LIBSVM; scikit-learn instead calibrates each class against the rest, by decision
+        values that count votes and hold little of the margins (:ref:`svm-probabilities`). True is LIBSVM's sigmoid for
+        each pair (`dsgd.svm.calibration`). True and False are deprecated, as in scikit-learn, and warn.
+    class_weight : dict, "balanced" or None, default None
+        Weight of each class, which bounds the variables of its rows (scikit-learn ignores it here). A class of weight
+        zero is as if its rows were not there; other weights may make an infeasible nu feasible, never the reverse.
+        "balanced" counts rows as they are given, whatever their `sample_weight`.
+
+    Attributes
+    ----------
+    C_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        The costs of `SVC` that give these machines.
+    dual_objective_ : float
+        Dual objective, the sum over pairs, before the division by the margin; this also holds for both gaps.
+
+    See Also
+    --------
+    SVC : The same family of machines, by the cost of errors instead of their share.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import NuSVC
+    >>> X = np.array([[-1.0, -1.0], [-2.0, -1.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> model = NuSVC().fit(X, ["no", "no", "yes", "yes"])
+    >>> model.predict([[-0.8, -1.0]]).tolist(), model.converged_
+    (['no'], True)
+    """
+
+    _ONE_CLASS_LEFT: ClassVar[str] = (
+        "specified nu is infeasible - all samples with positive weights belong to the same class"
+    )
+
+    nu: float = 0.5
+    kernel: Any = "rbf"
+    degree: int = 3
+    gamma: str | float = "scale"
+    coef0: float = 0.0
+    shrinking: bool = True
+    probability: bool | str = "deprecated"
+    tol: float = 1e-3
+    cache_size: float = 200
+    class_weight: Any = None
+    verbose: bool = False
+    max_iter: int = -1
+    decision_function_shape: str = "ovr"
+    break_ties: bool = False
+    random_state: Any = None
+    elimination: str | Elimination = "auto"
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
+    on_failure: FailurePolicy = "raise"
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
+    resume_from: str | os.PathLike[str] | None = None
+
+    def _check_problem(self) -> None:
+        check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)
+
+    def _bounds(self, codes: AnyArray, weights: FloatVector) -> FloatVector:
+        # The lightest class counts once: only ratios matter, and tol is meant for variables of about one.
+        scale = self.class_weight_ / self.class_weight_.min()
+        counts: FloatVector = np.bincount(codes, weights=weights, minlength=len(scale)).astype(np.float64)
+        for pair in combinations(range(len(scale)), 2):
+            n = counts[list(pair)]
+            totals = n * scale[list(pair)]
+            if self._half(n) > n.min() * (1 + 1e-12) and self._half(totals) > totals.min() * (1 + 1e-12):
+                raise InvalidDataError(
+                    f"specified nu is infeasible: NuSVC(nu={self.nu:g}) needs more samples than "
+                    f"the smaller of classes {self.classes_[list(pair)]} has; their weights are {n}. Take nu up to "
+                    f"{2 * n.min() / n.sum():.6g}, or class_weight='balanced'."
+                )
+        bounds: FloatVector = scale[codes] * weights
+        return bounds
+
+    def _half(self, totals: FloatVector) -> float:
+        """Return half the share ν of the total weight of a pair, the sum of the variables of either class."""
+        return 0.5 * float(self.nu) * float(totals.sum())
+
+    def _pose(self, pair: tuple[int, int], y: FloatVector, bounds: FloatVector) -> Dual:
+        sides = [np.flatnonzero(y > 0), np.flatnonzero(y < 0)]
+        totals = np.array([bounds[side].sum() for side in sides])
+        amount = min(self._half(totals), float(totals.min()))
+        alpha = np.empty(len(y))
+        for side in sides:
+            alpha[side] = fill(bounds[side], amount)
+        return Dual(y[None], np.zeros((1, len(y))), bounds[None], alpha[None], by_sign=True)
+
+    def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
+        totals = np.array([dual.upper[dual.y > 0].sum(), dual.upper[dual.y < 0].sum()])
+        excess = self._half(totals) / totals.min()
+        if excess <= 1 + 1e-12:
+            return solution.thresholds
+        # All of the lighter class is at its bound, so its threshold may be anywhere beyond. The margin grows with the
+        # excess of the sum that class weights require: from the nearest threshold, without an excess, to infinity.
+        light = int(np.argmin(totals))
+        thresholds = solution.thresholds.copy()
+        thresholds[light] = thresholds[1 - light] + excess * (thresholds[light] - thresholds[1 - light])
+        return thresholds
+
+    @property
+    def C_(self) -> FloatVector:  # noqa: N802
+        """The costs of `SVC` that give these machines, shape (n_pairs,)."""
+        if not hasattr(self, "_margins"):
+            raise AttributeError("C_ is available after fit")
+        costs: FloatVector = 1.0 / self._margins
+        return costs

@@ -7,7 +7,7 @@ u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when
 1. takes q variables: the newest half of the last round, then the worst violators of both sides;
 2. solves the q × q problem in float64 (`dsgd.svm.kernel_solver.smo`);
 3. adds the rows of the variables that moved to u: cached ones, or computed in slabs by one product each;
-4. now and then leaves samples out (`dsgd.svm.kernel_solver.inactive`).
+4. now and then leaves samples out (`dsgd.svm.kernel_solver.growth`).
 
 A large problem begins with few of its samples (`dsgd.svm.kernel_solver.growth`).
 
@@ -25,7 +25,7 @@ A large problem begins with few of its samples (`dsgd.svm.kernel_solver.growth`)
 
 So at most four passes in a row make no progress. After a fifth, the run ends with the gap that it has. It also ends
 where the gap is below what rounding may do to f and proofs after ever more steps do not see it halve, and where neither
-the gap nor the dual objective comes nearer (`dsgd.svm.kernel_solver.standstill`): rounding may undo what steps gain
+the gap nor the dual objective comes nearer (`dsgd.svm.kernel_solver.elimination`): rounding may undo what steps gain
 long before they are spent.
 
 Rows may be float32. When the gap closes, u is brought up to date for the samples left out and violators come back. Then
@@ -35,7 +35,7 @@ u, so errors of float32 rows affect only later changes.
 Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Each rank keeps the variables,
 bounds and indicators of its own samples. Per round the ranks find their extremes (3 doubles) and the worst candidates
 of all (the f, number, value and signed bound of each of 3q/4, and f of the newest), each in log2 p messages per rank
-(`dsgd.svm.kernel_solver.selection`), the features of the newly chosen travel from their holders (q/2 rows), rank 0
+(`dsgd.svm.kernel_solver.state`), the features of the newly chosen travel from their holders (q/2 rows), rank 0
 solves the block and sends the q new values.
 Elimination sends the numbers of samples left out, a proof the features of all samples whose variable has changed since
 the last; if those of all samples are few bytes, they travel once instead, and rounds send none after that. When the
@@ -49,16 +49,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.svm.kernel_solver.elimination import Elimination
-from dsgd.svm.kernel_solver.growth import Growth, begin_small
-from dsgd.svm.kernel_solver.inactive import InactiveSamples
+from dsgd.svm.kernel_solver.elimination import Elimination, Standstill
+from dsgd.svm.kernel_solver.growth import Growth, InactiveSamples, begin_small
 from dsgd.svm.kernel_solver.problem import Dual, Solution, refuse
-from dsgd.svm.kernel_solver.selection import BestLists, best_of
 from dsgd.svm.kernel_solver.smo import collect, solve_block
-from dsgd.svm.kernel_solver.standstill import Standstill
-from dsgd.svm.kernel_solver.state import State
+from dsgd.svm.kernel_solver.state import BestLists, State, best_of
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.numbering import find, mask_of
+from dsgd.svm.kernels.rows import find, mask_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 _SMALL = 50_000
@@ -297,7 +294,14 @@ class _Run:
             self.matrix.add(state.u_a, picked, changed, moved[changed], samples[~is_free])
             state.n_stalls = 0
         else:
-            self._stall()
+            # Nothing moved: rounding of the rows hides the descent, so continue from an exact u with float64 rows.
+            state.n_stalls += 1
+            state.newest = state.newest[:0]
+            if self.matrix.dtype == np.float32:
+                self.matrix.set_dtype(np.float64)
+            state.store_active()
+            state.refine()
+            state.load_active()
         state.counts.n_iter += int(steps)
         # Where rounding undoes the gain a round may take a single step, and cost as much as one of thousands.
         self.effort += max(int(steps), len(chosen))
@@ -310,17 +314,6 @@ class _Run:
         state.lap("update")
         state.record("block", gap)
         self.peers.keep(chosen, alpha, state.counts.n_rounds)
-
-    def _stall(self) -> None:
-        """Nothing moved: rounding of the rows hides the descent, so continue from an exact u with float64 rows."""
-        state = self.state
-        state.n_stalls += 1
-        state.newest = state.newest[:0]
-        if self.matrix.dtype == np.float32:
-            self.matrix.set_dtype(np.float64)
-        state.store_active()
-        state.refine()
-        state.load_active()
 
     def _choose(self) -> tuple[IntVector, FloatVector, FloatVector, FloatVector]:
         """Return the variables of the next block, ascending: the newest, then the worst violators.

@@ -1,9 +1,21 @@
-"""Schedules of elimination: when samples at a bound are left out and brought back.
+"""Elimination of samples, and what is recorded of a run: its schedule, its work by phases, and whether it stands still.
 
-A sample whose variables are at a bound can only violate optimality on one side. While its indicator f is beyond the
-extreme of the other side, it forms no violating pair, and its kernel column is not needed. Every few steps such samples
-are removed. Their f becomes stale; it is updated from the variables that have changed since (``delta``) before the
-solver accepts convergence.
+**Work.** Seconds of this rank by phases of the block solver, and amounts of work of all ranks. The amounts do not
+depend on the machine, and hardly on the number of ranks, so a run on one rank says what each of many would have to do:
+see `dsgd.study.svm_rounds`. A lap takes two readings of a counter and of the clock.
+
+**Standstill.** A run may cycle, because rounding undoes the gain of steps or because a given matrix is not symmetric;
+it then ends with its present solution. Where the lowest gap of a window is hardly below that of the window before, and
+the dual objective, computed anew, is hardly below its lowest so far, there was no progress. "Hardly" means by less than
+a small share both of the missing amount, which the duality gap bounds, and of the total progress: at this rate it would
+take a hundred times as many steps as a run may take. Some such windows in a row are a standstill.
+
+Cost: two comparisons for each look at the gap; one proof for each window without progress.
+
+**Elimination.** A sample whose variables are at a bound can only violate optimality on one side. While its indicator f
+is beyond the extreme of the other side, it forms no violating pair, and its kernel column is not needed. Every few
+steps such samples are removed. Their f becomes stale; it is updated from the variables that have changed since
+(``delta``) before the solver accepts convergence.
 
 Source: Vishnu, Narasimhan, Holder, Kerbyson, Hoisie, "Fast and Accurate SVMs on Large Scale Systems", IEEE
 Cluster 2015, for the schedule of thresholds; Joachims 1999 and LIBSVM for the test. Departure: only samples that
@@ -12,17 +24,117 @@ violate come back, not all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
-from dsgd.svm.kernels.numbering import mask_of
+from dsgd.svm.kernels.rows import mask_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_bool, check_choice, check_number
+
+#: The phases of a round: the extremes; the choice of variables; the rows of their features; the steps within the block;
+#: the update of the indicators. All else is a check: samples left out or brought back, batches, proofs.
+PHASES: Final = ("scan", "choose", "rows", "solve", "update", "check")
+
+#: Amounts over all rounds: active samples looked at, variables of blocks, those of them that the round before had not,
+#: steps times the variables of their block, squares of the variables, and values that were read from cached rows.
+AMOUNTS: Final = ("looked", "variables", "fresh", "step_variables", "squares", "read_values")
+
+
+@dataclass
+class Work:
+    """Seconds and amounts of a run, or of several.
+
+    - `amounts`, shape (6,): by `AMOUNTS`, on this rank; in a solution on all. What every rank does alike is counted
+      on rank 0.
+    """
+
+    seconds: FloatVector = field(default_factory=partial(np.zeros, len(PHASES)))
+    values: FloatVector = field(default_factory=partial(np.zeros, len(PHASES)))
+    amounts: FloatVector = field(default_factory=partial(np.zeros, len(AMOUNTS)))
+
+    def __add__(self, later: Work) -> Work:
+        """Return the work of both."""
+        return Work(self.seconds + later.seconds, self.values + later.values, self.amounts + later.amounts)
+
+    def add(self, **amounts: float) -> None:
+        """Add amounts by name."""
+        for name, amount in amounts.items():
+            self.amounts[AMOUNTS.index(name)] += amount
+
+    def told(self) -> FloatVector:
+        """Return what is summed over ranks, as one vector."""
+        return np.concatenate([self.values, self.amounts])
+
+    def hear(self, told: FloatVector) -> None:
+        """Take the sums over ranks of what they told."""
+        self.values, self.amounts = told[: len(PHASES)], told[len(PHASES) :]
+
+
+class Watch:
+    """Says to which phase time and kernel values belong."""
+
+    def __init__(self, work: Work, n_evaluations: int = 0) -> None:
+        self._work = work
+        self._values, self._time = n_evaluations, time.perf_counter()
+
+    def lap(self, phase: str, n_evaluations: int) -> None:
+        """Charge to a phase what has been since the last lap, `n_evaluations` being the values computed so far."""
+        now, number = time.perf_counter(), PHASES.index(phase)
+        self._work.seconds[number] += now - self._time
+        self._work.values[number] += n_evaluations - self._values
+        self._time, self._values = now, n_evaluations
+
+
+#: Steps of a window: so many, or so many for each sample.
+_STEPS, _STEPS_PER_SAMPLE = 100_000, 20
+
+#: The lowest gap falls to this share of that before, or hardly at all.
+_FALL = 0.9
+
+#: Share of what is missing, or of all that was won, by which the objective falls: a run has at most a hundred windows.
+_SHARE = 1e-4
+
+#: Windows in a row that win nothing.
+_MOST = 2
+
+
+class Standstill:
+    """The watch over one run."""
+
+    def __init__(self, n: int) -> None:
+        self._window = max(_STEPS, _STEPS_PER_SAMPLE * n)
+        self._end = self._window
+        self._lowest = self._before = np.inf
+        self._objective = self._first = np.inf
+        self._n_idle = 0
+
+    def is_suspected(self, n_iter: int, gap: float) -> bool:
+        """Return whether a window has ended in which the gap has hardly fallen; then call `is_certain`."""
+        self._lowest = min(self._lowest, gap)
+        if n_iter < self._end:
+            return False
+        is_falling = self._lowest < _FALL * self._before
+        self._before, self._lowest, self._end = self._lowest, np.inf, n_iter + self._window
+        self._n_idle = 0 if is_falling else self._n_idle
+        return not is_falling
+
+    def is_certain(self, objective: float, duality_gap: float) -> bool:
+        """Return whether the run stands still, after a window in which the gap has hardly fallen."""
+        if np.isinf(self._first):
+            self._first = self._objective = objective
+        least = _SHARE * min(duality_gap, self._first - self._objective)
+        has_won = self._objective - objective > least
+        self._objective = min(self._objective, objective)
+        self._n_idle = 0 if has_won else self._n_idle + 1
+        return self._n_idle >= _MOST
+
 
 #: What a record of a run may tell of.
 EVENTS: Final = ("block", "eliminate", "grow", "rebalance", "reconstruct", "verify")
@@ -63,6 +175,10 @@ class Elimination:
         check_number("Elimination(min_fraction=...)", self.min_fraction, low=0, high=1)
         check_bool("Elimination(waits_for_pressure=...)", self.waits_for_pressure)
         check_choice("Elimination(reconstruction=...)", self.reconstruction, ("delta", "full", "none"))
+
+    def starts_idle(self) -> bool:
+        """Return whether nothing is left out at first."""
+        return self.mode == "none" or self.waits_for_pressure
 
     def steps_between(self, n_samples: int) -> int:
         """Return the two-variable steps between two tests."""

@@ -30,11 +30,10 @@ import numpy as np
 
 from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord, eliminable
 from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, refuse
-from dsgd.svm.kernel_solver.selection import BestLists, best
+from dsgd.svm.kernel_solver.state import BestLists, best
+from dsgd.svm.kernels.functions import block_values, left_form, row_values
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.numbering import places_of
-from dsgd.svm.kernels.rows import Rows, concatenate_rows, take_rows
-from dsgd.svm.kernels.values import block_values, left_form, row_values
+from dsgd.svm.kernels.rows import Rows, concatenate_rows, places_of, take_rows
 from dsgd.types import FloatVector, IntVector
 
 _TAU = 1e-12

@@ -12,18 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.kernels.cache import RowCache
-from dsgd.svm.kernels.cached_rows import add_rows, read_block, store_rows
-from dsgd.svm.kernels.functions import Kernel
-from dsgd.svm.kernels.numbering import places_of
-from dsgd.svm.kernels.peers import Peers
-from dsgd.svm.kernels.products import Products
-from dsgd.svm.kernels.rows import Rows, concatenate_rows, span, take_rows
-from dsgd.svm.kernels.sample_rows import SampleRows
-from dsgd.svm.kernels.slabs import Held, Slabs, values_by_slabs
+from dsgd.svm.kernels.cache import RowCache, add_rows, read_block, store_rows
+from dsgd.svm.kernels.functions import Kernel, Left, add_tile, block_values, is_single, left_form, row_values, tile_rows
+from dsgd.svm.kernels.peers import Peers, SampleRows
+from dsgd.svm.kernels.products import Held, Products, Slabs, values_by_slabs
+from dsgd.svm.kernels.rows import Rows, concatenate_rows, places_of, span, take_rows
 from dsgd.svm.kernels.threads import Pool, scratch
-from dsgd.svm.kernels.tiles import add_tile, is_single
-from dsgd.svm.kernels.values import Left, block_values, left_form, row_values, tile_rows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache

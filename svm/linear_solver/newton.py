@@ -32,16 +32,18 @@ Sun and Toh, SIAM J. Optim. 2018 (their semismooth Newton form). Preconditioner 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from dsgd.collectives import Team
+from dsgd.linear_model.newton import conjugate_gradients
 from dsgd.svm.linear_solver.kernels import line_derivatives, place_duals
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.svm.linear_solver.rows import LinearRows, spread
-from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.types import FloatVector, IntVector
 
 #: The preconditioner is a Cholesky factor up to this many columns, the diagonal above.
 MAX_FACTOR_WIDTH = 3000
@@ -133,7 +135,10 @@ def solve_newton(
         if preconditioner.is_weak and active.n_entries <= _PACKED_SHARE * rows.n_entries:
             active = active.packed(team)
         forcing = min(_LOOSEST, np.sqrt(relative_gap(best_primal, best_dual)))
-        direction, n_cg = _conjugate_gradients(active, factors, -gradient, preconditioner, forcing, team)
+        multiply = partial(_multiply, active, factors, team)
+        direction, n_cg = conjugate_gradients(
+            multiply, partial(preconditioner.apply, team=team), -gradient, forcing * forcing, _MAX_CG
+        )
         preconditioner.judge(n_cg)
         along = rows.scores(direction, team)
         step = _exact_step(smoothed, centre, state, direction, along, team)
@@ -182,7 +187,9 @@ class _Preconditioner:
                 chosen = self._spread(active.n_rows, n_here)
                 active, factors = active.take(chosen), factors[chosen] * (active.n_rows / max(n_here, 1))
             matrix = active.gram(factors, team)
-            _add_up_triangle(matrix, team)
+            if team.n_ranks > 1:  # its lower triangle travels, and alone is right afterwards
+                lower = np.tri(width, dtype=np.bool_)
+                matrix[lower] = team.add_up(matrix[lower])
             matrix.ravel()[:: width + 1] += 1.0
             if team.leads:
                 # LAPACK itself: what scipy does around it takes longer than a small factor.
@@ -205,17 +212,18 @@ class _Preconditioner:
             self._chosen = (n, n_chosen, spread(n, n_chosen))
         return self._chosen[2]
 
-    def apply(self, vector: FloatVector, team: Team) -> tuple[FloatVector, float]:
-        """Return the product with the inverse, and the inner product of that with the vector."""
+    def apply(self, vector: FloatVector, team: Team) -> tuple[FloatVector, float, float]:
+        """Return the product with the inverse, and twice the inner product of that with the vector."""
         if not self._has_factor:
             scaled = vector / self._diagonal
-            return scaled, float(team.agree(np.array([vector @ scaled]))[0])
+            size = float(team.agree(np.array([vector @ scaled]))[0])
+            return scaled, size, size
         message = np.empty(vector.shape[0] + 1)
         if team.leads:
             message[:-1] = dpotrs(self._factor, vector, lower=True)[0]
             message[-1] = vector @ message[:-1]
         team.agree(message)
-        return message[:-1], float(message[-1])
+        return message[:-1], float(message[-1]), float(message[-1])
 
     def judge(self, n_iter: int) -> None:
         """Record the iterations of a step: with an old factor they show how many a new one would save."""
@@ -227,47 +235,17 @@ class _Preconditioner:
         self._expected = max(self._expected, float(_FIRST_GUESS))
 
 
-def _add_up_triangle(matrix: FloatMatrix, team: Team) -> None:
-    """Add up a symmetric matrix over ranks, in place: its lower triangle travels, and alone is right afterwards."""
-    if team.n_ranks == 1:
-        return
-    lower = np.tri(matrix.shape[0], dtype=np.bool_)
-    matrix[lower] = team.add_up(matrix[lower])
-
-
-def _conjugate_gradients(
-    active: LinearRows,
-    factors: FloatVector,
-    target: FloatVector,
-    preconditioner: _Preconditioner,
-    forcing: float,
-    team: Team,
-) -> tuple[FloatVector, int]:
-    """Solve ``(I + sum of factor_i x_i x_i') p = target`` until the preconditioned residual has fallen by `forcing`."""
-    solution = np.zeros_like(target)
-    residual = target.copy()
-    scaled, size = preconditioner.apply(residual, team)
-    direction = scaled.copy()
-    goal = forcing * forcing * size
-    n_iter = 0
-    while n_iter < _MAX_CG and size > goal:
-        n_iter += 1
-        # The product and, so that it is the same number on every rank, its part along the direction.
-        message = np.zeros(target.shape[0] + 1)
-        message[:-1] = active.hessian_product(factors, direction, team)
-        if team.leads:
-            message[:-1] += direction
-        message[-1] = message[:-1] @ direction
-        team.add_up(message)
-        if message[-1] == 0.0:
-            break  # the square of the direction has underflown: what it could still change is nothing
-        step = size / float(message[-1])
-        solution += step * direction
-        residual -= step * message[:-1]
-        previous = size
-        scaled, size = preconditioner.apply(residual, team)
-        direction = scaled + (size / previous) * direction
-    return solution, n_iter
+def _multiply(
+    active: LinearRows, factors: FloatVector, team: Team, direction: FloatVector, residual: FloatVector
+) -> tuple[FloatVector, float]:
+    """Return ``(I + sum of factor_i x_i x_i')`` times a direction and, equal on all ranks, its part along that."""
+    message = np.zeros(direction.shape[0] + 1)
+    message[:-1] = active.hessian_product(factors, direction, team)
+    if team.leads:
+        message[:-1] += direction
+    message[-1] = message[:-1] @ direction
+    team.add_up(message)
+    return message[:-1], float(message[-1])
 
 
 def _exact_step(

@@ -40,6 +40,7 @@ from functools import cached_property
 import numpy as np
 
 from dsgd.collectives import Team
+from dsgd.linear_model.problem import shrunk
 from dsgd.svm.linear_solver.kernels import DualTerms, measure
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatVector, IntVector
@@ -124,42 +125,6 @@ def make_problem(
     return LinearProblem(rows, targets, -limit, limit, ridge, float(epsilon), penalizes)
 
 
-def one_vs_rest(
-    loss: str,
-    rows: LinearRows,
-    codes: FloatVector,
-    costs: FloatVector,
-    factors: FloatVector,
-    output: int,
-    penalizes_intercept: bool = True,
-) -> LinearProblem:
-    """Return the problem of one output of a classifier.
-
-    - `factors`, shape (n_classes,): factors of C by class; with more than two classes they apply to the rows of an
-      output's own class.
-    """
-    is_binary = factors.shape[0] == 2
-    own = codes == (1 if is_binary else output)
-    positive, other = factors[1 if is_binary else output], factors[0] if is_binary else 1.0
-    targets, costs = np.where(own, 1.0, -1.0), costs * np.where(own, positive, other)
-    return make_problem(loss, rows, targets, costs, penalizes_intercept=penalizes_intercept)
-
-
-def balanced_factors(sums: FloatVector) -> FloatVector:
-    """Return the factors of C by class that ``class_weight="balanced"`` means, from the weights of the classes."""
-    present = sums > 0.0
-    return np.where(present, sums.sum() / (present.sum() * np.where(present, sums, 1.0)), 1.0)
-
-
-def balance(duals: FloatVector, team: Team) -> FloatVector:
-    """Return dual variables that sum to zero: those of the sign with the larger sum are shrunk."""
-    up, down = np.maximum(duals, 0.0), np.maximum(-duals, 0.0)
-    gains, losses = team.totals(float(up.sum()), float(down.sum()))
-    if gains > losses:
-        return up * (losses / gains) - down
-    return up - down * (gains / losses) if losses > gains else duals
-
-
 def certify(
     problem: LinearProblem,
     weights: FloatVector,
@@ -182,7 +147,7 @@ def certify(
         scores = problem.rows.scores(weights, team)
     free = 0 if problem.penalizes_intercept else 1  # weights at the end that the norm leaves out
     if free:
-        duals, combined = balance(duals, team), None
+        duals, combined = shrunk(duals, team), None
     if combined is None:
         combined = team.add_up(problem.rows.combine(duals, team))
     if active is None:

@@ -13,13 +13,13 @@ Merged rows are only merged after their entries were compared: a collision of ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from dsgd.collectives import Team
 from dsgd.kernels.order import mix64_each, sort_hashes
@@ -47,6 +47,10 @@ _PACKED_ROW_BYTES = 512
 #: Dense rows of so many columns, of whose entries at most this share is not zero, are read as sparse ones: a pass over
 #: digits, a fifth of whose pixels are ink, takes half the time so.
 _WIDE, _SPARSE_SHARE = 64, 0.25
+
+
+#: Dense rows that a matrix is added up from at a time.
+_GRAM_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -115,61 +119,54 @@ class LinearRows:
         team.map(lambda i, j: score_rows(self.part(i, j).arrays, weights, out[i:j]), self.n_rows)
         return out
 
-    def combine(self, factors: FloatVector, team: Team) -> FloatVector:
-        """Return the sum of ``factors[i]`` times row i, shape (n_features + 1,), float64."""
-
-        def part(i: int, j: int) -> FloatVector:
-            out = np.zeros(self.width)
-            add_rows(self.part(i, j).arrays, factors[i:j], out)
-            return out
-
-        return _total(team.map(part, self.n_rows))
-
-    def hessian_product(self, factors: FloatVector, weights: FloatVector, team: Team) -> FloatVector:
-        """Return the sum of ``factors[i] (x_i . weights) x_i``, shape (n_features + 1,), float64."""
-
-        def part(i: int, j: int) -> FloatVector:
-            out = np.zeros(self.width)
-            hessian_rows(self.part(i, j).arrays, factors[i:j], weights, out)
-            return out
-
-        return _total(team.map(part, self.n_rows))
-
-    def column_squares(self, factors: FloatVector, team: Team) -> FloatVector:
-        """Return the diagonal of the sum of ``factors[i] x_i x_i'``, shape (n_features + 1,), float64."""
-
-        def part(i: int, j: int) -> FloatVector:
-            out = np.zeros(self.width)
-            square_columns(self.part(i, j).arrays, factors[i:j], out)
-            return out
-
-        return _total(team.map(part, self.n_rows))
-
     def norms(self, team: Team) -> FloatVector:
         """Return the squared norms of the rows, constants included, shape (n_rows,), float64."""
         out = np.empty(self.n_rows)
         team.map(lambda i, j: square_norms(self.part(i, j).arrays, out[i:j]), self.n_rows)
         return out
 
-    def gram(self, factors: FloatVector, team: Team | None = None, block_rows: int = 2048) -> FloatMatrix:
+    def combine(self, factors: FloatVector, team: Team) -> FloatVector:
+        """Return the sum of ``factors[i]`` times row i, shape (n_features + 1,), float64."""
+        return self._sum(add_rows, factors, team)
+
+    def hessian_product(self, factors: FloatVector, weights: FloatVector, team: Team) -> FloatVector:
+        """Return the sum of ``factors[i] (x_i . weights) x_i``, shape (n_features + 1,), float64."""
+        return self._sum(hessian_rows, factors, team, weights)
+
+    def column_squares(self, factors: FloatVector, team: Team) -> FloatVector:
+        """Return the diagonal of the sum of ``factors[i] x_i x_i'``, shape (n_features + 1,), float64."""
+        return self._sum(square_columns, factors, team)
+
+    def _sum(self, add: Callable[..., None], factors: FloatVector, team: Team, *given: FloatVector) -> FloatVector:
+        """Return what a kernel adds up over the rows, parts of them in order."""
+
+        def part(i: int, j: int) -> FloatVector:
+            out = np.zeros(self.width)
+            add(self.part(i, j).arrays, factors[i:j], *given, out)
+            return out
+
+        total, *others = team.map(part, self.n_rows)
+        for other in others:
+            total += other
+        return np.asarray(total)
+
+    def gram(self, factors: FloatVector, team: Team) -> FloatMatrix:
         """Return the sum of ``factors[i] x_i x_i'``, shape (n_features + 1, n_features + 1), float64."""
 
         def part(i: int, j: int) -> FloatMatrix:
             total = np.zeros((self.width, self.width))
-            for start in range(i, j, block_rows):
-                chosen = slice(start, min(j, start + block_rows))
+            for start in range(i, j, _GRAM_ROWS):
+                chosen = slice(start, min(j, start + _GRAM_ROWS))
                 rows = self.part(chosen.start, chosen.stop)
                 block = np.zeros((rows.n_rows, self.width))
                 densify(rows.arrays, np.sqrt(factors[chosen]), block)
                 total += block.T @ block
             return total
 
-        if team is None:
-            return part(0, self.n_rows)
-        parts = team.map(part, self.n_rows)
-        for other in parts[1:]:
-            parts[0] += other
-        return np.asarray(parts[0])
+        total, *others = team.map(part, self.n_rows)
+        for other in others:
+            total += other
+        return np.asarray(total)
 
 
 def gather_rows(
@@ -186,7 +183,10 @@ def gather_rows(
     weights = np.ascontiguousarray(weights, np.float64)
     shard = make_shard(X, np.zeros(targets.shape[0]), shuffle=False)
     rows = LinearRows(shard.values.ravel(), shard.indices, *_bounds(shard), shard.n_features, bias)
-    keys = _content_keys(X, targets, seed, team)
+    # A hash of the content and the target of every row.
+    prints = np.concatenate(team.map(lambda i, j: fingerprints(_between(X, i, j)), X.shape[0]))
+    prints += mix64_each(targets.view(np.uint64))
+    keys = mix64_each(prints ^ mix64_each(np.full(1, (seed + 1) % 2**64, np.uint64)))
     present = np.flatnonzero(weights > 0.0)
     places, in_order = sort_hashes(keys[present])
     order = present[places]
@@ -230,14 +230,6 @@ def _bounds(shard: Shard) -> tuple[PointerVector, PointerVector]:
     return first, first + np.uint64(shard.n_features)
 
 
-def _content_keys(X: Any, targets: FloatVector, seed: int, team: Team) -> NDArray[np.uint64]:
-    """Return a hash of the content and the target of every row."""
-    prints = np.concatenate(team.map(lambda i, j: fingerprints(_between(X, i, j)), X.shape[0]))
-    prints += mix64_each(targets.view(np.uint64))
-    keys: NDArray[np.uint64] = mix64_each(prints ^ mix64_each(np.full(1, (seed + 1) % 2**64, np.uint64)))
-    return keys
-
-
 def _between(X: Any, start: int, stop: int) -> Any:
     """Return rows start..stop, without a copy of their entries: scipy's slices of a sparse matrix are copies."""
     if not sp.issparse(X) or stop - start == X.shape[0]:
@@ -273,10 +265,3 @@ def spread(n: int, n_chosen: int) -> IntVector:
     bounds = np.arange(n_chosen + 1) * n // max(n_chosen, 1)
     chosen: IntVector = bounds[:-1] + (within * (bounds[1:] - bounds[:-1])).astype(np.int64)
     return chosen
-
-
-def _total(parts: list[FloatVector]) -> FloatVector:
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total

@@ -1,7 +1,25 @@
-"""The choice of a solver for a linear problem, by predicted cost.
+r"""The choice of a solver for a linear problem, and intercepts and penalties that need another one.
 
-A pass of coordinate descent reads the active rows twice. A Newton step reads all rows once and the rows with curvature
-twice per iteration of conjugate gradients, of which its preconditioner leaves a few.
+**An unpenalised intercept**, by the method of multipliers around the other solvers. The problem is
+`dsgd.svm.linear_solver.problem` with the weight of the constant column left out of the norm; its dual has the further
+constraint that the variables sum to zero. Round k solves a penalised problem whose penalty is centred at the last
+intercept,
+
+.. math:: \min_{w, \delta}\ \tfrac12 \|w\|^2 + \tfrac12 \delta^2
+          + \sum_i C_i\, \ell\big(y_i,\ x_i \cdot w + s\,(v + \delta)\big), \qquad v \leftarrow v + \delta,
+
+which is the problem with a constant column of s and the targets ``y_i - s v``: any solver for it will do, started where
+the last round ended. At its solution the dual variables sum to ``delta / s``, so the rounds look for the zero of a
+decreasing function of v: by secants, kept inside the bracket that the signs of delta give.
+
+The certificate is that of the problem without the penalty, over all rows. A round costs what its solver costs; after
+the first two it starts next to its solution.
+
+Source: Rockafellar, Math. Oper. Res. 1976 (the proximal method); the secant is ours.
+
+**The choice**, by predicted cost. A pass of coordinate descent reads the active rows twice. A Newton step reads all
+rows once and the rows with curvature twice per iteration of conjugate gradients, of which its preconditioner leaves a
+few.
 
 - A squared loss on more rows than columns goes to Newton's method: three to ten steps, at any scale of features and any
   C that we met, against tens or hundreds of passes, because nearly every row stays active in coordinate descent. With
@@ -19,31 +37,129 @@ twice per iteration of conjugate gradients, of which its preconditioner leaves a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import scipy.sparse as sp
+
 from dsgd.collectives import Team
-from dsgd.svm.linear_solver.cocoa import solve_cocoa
-from dsgd.svm.linear_solver.dual_cd import solve_dual_cd
-from dsgd.svm.linear_solver.intercept import solve_free_intercept
+from dsgd.linear_model.columns import Columns, make_columns
+from dsgd.linear_model.problem import Problem, SquaredHingeLoss, shrunk
+from dsgd.linear_model.problem import certify as certify_model
+from dsgd.linear_model.sparse_newton import solve_l1 as solve_by_working_sets
+from dsgd.svm.linear_solver.descent import solve_cocoa, solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
-from dsgd.svm.linear_solver.rows import spread
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
+from dsgd.svm.linear_solver.rows import LinearRows, spread
+from dsgd.types import FloatVector
+
+#: The constant column, in units of the root mean square length of the rows.
+_REACH = {"dual_cd": 3.0, "newton": 30.0}
+
+#: A round is solved until its own gap is this share of the gap of the whole, or of the tolerance.
+_SHARE = 0.2
+_MOST_ROUNDS = 100
+
+#: Solves a penalised problem: problem, solver, tolerance, most iterations, start.
+Solve = Callable[[LinearProblem, str, float, int, LinearSolution | None], LinearSolution]
+
+
+def solve_free_intercept(
+    problem: LinearProblem, solver: str, solve: Solve, *, tol: float, max_iter: int, team: Team
+) -> LinearSolution:
+    """Solve a problem whose intercept is not penalised.
+
+    - returned: the best weights met, that of the constant column last, and dual variables that sum to zero.
+    """
+    rows = problem.rows
+    best: FloatVector = np.zeros(rows.width)
+    best_duals: FloatVector = np.zeros(rows.n_rows)
+    costs = np.flatnonzero(problem.high > problem.low)
+    if costs.size:
+        targets = problem.targets[costs]
+        best[-1] = 0.5 * (float(targets.max()) + float(targets.min())) / rows.bias
+    primal, dual, _ = certify(problem, best, best_duals, team)
+    if primal == 0.0:  # this intercept alone leaves no loss, as for targets that are all equal
+        return LinearSolution(best, best_duals, primal, dual, 0, True, "constant")
+    # Rows of constants alone have length zero, and any column will do.
+    length = float(np.sqrt(np.mean(rows.norms(team) - rows.bias**2))) or 1.0
+    scale = _REACH["newton" if solver == "newton" or (solver == "auto" and problem.is_smooth) else "dual_cd"] * length
+    wide = replace(rows, bias=scale)
+    primal, dual = np.inf, 0.0
+    path = _Path()
+    last: LinearSolution | None = None
+    goal, before, n_iter, names = max(tol, 0.1), np.inf, 0, list[str]()
+    for _ in range(_MOST_ROUNDS):
+        centred = replace(problem, rows=wide, targets=problem.targets - scale * path.centre, penalizes_intercept=True)
+        last = solve(centred, solver, goal, max_iter - n_iter, last)
+        n_iter += last.n_iter
+        names += [name for name in last.solver.split(", ") if name not in names]
+        if solver == "auto":
+            solver = last.solver.split(", ")[-1]  # a change over is for good
+        weights = last.weights.copy()
+        weights[-1] = (path.centre + last.weights[-1]) * scale / rows.bias
+        new_primal, new_dual, _ = certify(problem, weights, last.duals, team)
+        if new_primal < primal:
+            best, primal = weights, new_primal
+        if new_dual > dual:
+            best_duals, dual = shrunk(last.duals, team), new_dual
+        gap = relative_gap(primal, dual)
+        if gap <= tol or n_iter >= max_iter:
+            break
+        # A round that changes little was solved too loosely to tell where to go.
+        goal = min(goal if gap < 0.5 * before else max(0.2 * goal, 1e-15), _SHARE * max(tol, min(gap, 1.0)))
+        before = gap
+        last.weights[-1] = path.move(float(last.weights[-1]))
+    return LinearSolution(best, best_duals, primal, dual, n_iter, relative_gap(primal, dual) <= tol, ", ".join(names))
+
+
+class _Path:
+    """The centres of the penalty and the weights found there: a decreasing function whose zero is looked for."""
+
+    def __init__(self) -> None:
+        self.centre = 0.0
+        self._seen: list[tuple[float, float]] = []
+
+    def move(self, found: float) -> float:
+        """Record the weight found at the centre and move it; return the weight that does not change the intercept."""
+        self._seen.append((self.centre, found))
+        low = max((v for v, weight in self._seen if weight > 0.0), default=-np.inf)
+        high = min((v for v, weight in self._seen if weight < 0.0), default=np.inf)
+        plain = self.centre + found
+        new = plain
+        if len(self._seen) > 1:
+            (v, weight), (other, other_weight) = self._seen[-1], self._seen[-2]
+            slope = (weight - other_weight) / (v - other) if v != other else 0.0
+            if slope < 0.0:
+                new = v - weight / slope
+        if not low < new < high:
+            # Weights of loosely solved rounds sometimes have wrong signs; then only the plain step is taken.
+            new = plain
+            self._seen = self._seen[-1:]
+        self.centre = new
+        return plain - new
+
 
 #: What `solver=` may be.
 SOLVERS = ("auto", "dual_cd", "newton", "cocoa")
+
 #: Passes that coordinate descent may have ahead, and columns per further one: with them Newton steps grow dearer.
 PATIENCE = 30.0
 COLUMNS_PER_PASS = 10.0
+
 #: The same for a squared loss on more columns than rows, and the passes after which the rate is judged there: for long
 #: the dual objective says nothing, and Newton's method finds it hard to begin early.
 SMOOTH_PATIENCE = 200.0
 SMOOTH_EARLIEST = 100.0
+
 #: Newton's method begins where it ends on this share of the rows, or on this many per column if that is more.
 SAMPLE_SHARE = 8
 ROWS_PER_COLUMN = 10
 SAMPLE_ACCURACY = 0.3
+
 #: Below so many entries it begins at zero.
 LEAST_ENTRIES = 1_000_000
 
@@ -63,6 +179,39 @@ def solve_linear(
     if problem.penalizes_intercept:
         return solve(problem, solver, tol, max_iter, start)
     return solve_free_intercept(problem, solver, solve, tol=tol, max_iter=max_iter, team=team)
+
+
+def make_l1_columns(rows: LinearRows, *, penalizes_intercept: bool) -> Columns:
+    """Return the columns of rows: the constant is one of them, or with an intercept that is not penalised none."""
+    n, d = rows.n_rows, rows.n_features
+    bias = rows.bias if penalizes_intercept else 0.0
+    if rows.indices is None:
+        X: Any = np.empty((n, d + (bias != 0.0)), rows.values.dtype)
+        X[:, :d], X[:, d:] = rows.values.reshape(-1, d)[rows.first // max(d, 1)] if d else 0.0, bias
+    else:
+        packed = rows.packed(Team())
+        starts = np.append(packed.first, packed.last[-1:]).astype(np.int64)
+        X = sp.csr_array((packed.values, packed.indices, starts), (n, d))
+        X = sp.hstack([X, np.full((n, 1), bias)], "csr") if bias else X
+    return make_columns(X, np.ones(n), rows.bias != bias, Team())
+
+
+def solve_l1(problem: LinearProblem, columns: Columns, *, tol: float, max_iter: int) -> LinearSolution:
+    """Solve a problem of the squared hinge with the sum of absolute weights in place of half their squares.
+
+    The dual variables are those of `dsgd.linear_model.problem`: every column's combination is within one.
+    """
+    costs = np.where(problem.high > problem.low, 0.5 / problem.ridge, 0.0)
+    posed = Problem(columns, SquaredHingeLoss(problem.targets, costs), 1.0, 0.0)
+    found = solve_by_working_sets(posed, np.zeros(columns.shape[1]), tol, max_iter, is_relative=True)
+    last = certify_model(posed, found.weights, columns.scores(found.weights) + found.intercept)
+    weights, rows = found.weights, problem.rows
+    if weights.shape[0] < rows.width:
+        constant = (found.intercept - columns.centres @ weights) / rows.bias if columns.has_intercept else 0.0
+        weights = np.append(weights, constant)
+    converged = relative_gap(last.primal, last.dual) <= max(tol, 1e-14)
+    duals = last.scale * last.duals
+    return LinearSolution(weights, duals, last.primal, last.dual, found.n_iter, converged, "l1_newton")
 
 
 def _solve_penalised(

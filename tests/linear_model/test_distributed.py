@@ -18,8 +18,8 @@ import dsgd
 from dsgd.collectives import Team
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, RankError
 from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
-from dsgd.linear_model.distributed import Packer, RankResult, train_rows
-from dsgd.linear_model.losses import LogisticLoss, PoissonLoss, SquaredLoss
+from dsgd.linear_model.fits import Packer, RankResult, train_rows
+from dsgd.linear_model.problem import LogisticLoss, PoissonLoss, SquaredLoss
 from dsgd.runtime import run_on_threads
 from gang_cluster import start_cluster
 from gang_programs import FailingObjective

@@ -22,7 +22,7 @@ from dsgd.study.svm_rounds import (
     pairwise_seconds,
     predict_phases,
 )
-from dsgd.svm.kernel_solver.work import PHASES
+from dsgd.svm.kernel_solver.elimination import PHASES
 
 LINK = Link(latency_s=20e-6, byte_s=0.5e-9)
 #: Costs of every phase, as many as it has amounts.

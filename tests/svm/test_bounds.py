@@ -14,8 +14,8 @@ from sklearn.utils import compute_class_weight
 from dsgd.runtime import run_on_threads
 from dsgd.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, svm_path
 from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
-from dsgd.svm.estimators import kernel_base
-from dsgd.svm.kernel_solver import block, direct
+from dsgd.svm.kernel_solver import block
+from dsgd.svm.kernel_solver import solve as solving
 
 
 def _rows(seed: int, n_classes: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -65,8 +65,8 @@ _WAYS = {
 def test_the_threshold_is_the_middle_where_all_variables_are_at_bounds(monkeypatch, way):
     """Balanced classes and a small C put all at a bound but for rounding, which must not name one class for all."""
     if way == "blocks":
-        monkeypatch.setattr(kernel_base, "solve", functools.partial(block.solve, block_size=4))
-        monkeypatch.setattr(direct, "LARGEST_DIRECT", 0)
+        monkeypatch.setattr(solving, "solve", functools.partial(block.solve, block_size=4))
+        monkeypatch.setattr(solving, "LARGEST_DIRECT", 0)
     for seed in range(6 if way == "ranks" else 30):
         X, y = _rows(seed)
         C = 10.0 ** np.random.default_rng(seed).uniform(-5, -2)

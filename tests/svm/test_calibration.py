@@ -19,6 +19,7 @@ from sklearn.model_selection import StratifiedKFold
 
 import dsgd
 from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.linear_model.fits import Packer
 from dsgd.runtime import run_on_threads
 from dsgd.svm import SVC, LinearSVC, NuSVC
 from dsgd.svm.calibration import couple, fit_curve
@@ -171,7 +172,7 @@ def test_ranks_fit_the_curves_of_a_linear_machine(n_classes, loss):
     expected = clone(model).fit(X, y, weights)
     model.classes_ = np.unique(y)
     job = model._make_job(0)
-    packer = LinearPacker(model.classes_, X.shape[1], "float64", sparse=False, bias=1.0, seed=0, holds_out=True)
+    packer = LinearPacker(Packer(model.classes_, X.shape[1], "float64", sparse=False), bias=1.0, seed=0, holds_out=True)
     for n_ranks in (1, 2):
         parts = [packer(part, number) for number, part in enumerate(blocks_of(X, y, weights, n_ranks))]
         found = run_on_threads(train_linear, parts, (job,), timeout_s=30.0).value

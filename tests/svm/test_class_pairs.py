@@ -16,9 +16,10 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from dsgd.errors import InvalidDataError
 from dsgd.svm import SVC, NuSVC
-from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
-from dsgd.svm.kernel_solver import class_pairs, direct
-from dsgd.svm.kernel_solver.pair_kernels import OPEN, PROVEN, conclude_pair
+from dsgd.svm.estimators.classifiers import AbstractKernelClassifier
+from dsgd.svm.kernel_solver import pairs as small_pairs
+from dsgd.svm.kernel_solver import solve as solving
+from dsgd.svm.kernel_solver.pairs import OPEN, PROVEN, conclude_pair
 from dsgd.svm.kernel_solver.problem import Counts, Dual, conclude
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.functions import Kernel
@@ -33,13 +34,13 @@ def _classes(n=240, k=6, d=5):
 
 def _watch(monkeypatch):
     """Return a list that takes the status of each call."""
-    seen, plain = [], class_pairs.solve_pairs
+    seen, plain = [], small_pairs.solve_pairs
 
     def solve_pairs(*args):
         plain(*args)
         seen.extend(args[-2][:, 0].astype(int).tolist())
 
-    monkeypatch.setattr(class_pairs, "solve_pairs", solve_pairs)
+    monkeypatch.setattr(small_pairs, "solve_pairs", solve_pairs)
     return seen
 
 
@@ -80,7 +81,7 @@ def test_machines_are_those_of_the_solver_of_one_problem(monkeypatch, make, opti
     np.testing.assert_allclose(model.decision_function(X), other.decision_function(X), rtol=1e-3, atol=1e-3)
     if dtype == np.float64:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(class_pairs, "_MANY_CLASSES", 99)
+            patch.setattr(small_pairs, "_MANY_CLASSES", 99)
             apart = make(tol=1e-7, **options, **more).fit(X, y, weights)
         assert apart.dual_objective_ == pytest.approx(model.dual_objective_, rel=1e-6)
         assert apart.n_kernel_evaluations_ != model.n_kernel_evaluations_
@@ -140,7 +141,7 @@ def test_a_pair_left_open_goes_on(monkeypatch):
     """If a call may take only three steps, the next call continues each pair, and all steps count."""
     X, y = _classes()
     model = SVC(C=10.0, tol=1e-6).fit(X, y)
-    monkeypatch.setattr(class_pairs, "_STEPS", 3)
+    monkeypatch.setattr(small_pairs, "_STEPS", 3)
     seen = _watch(monkeypatch)
     short = SVC(C=10.0, tol=1e-6).fit(X, y)
     assert set(seen) == {OPEN}
@@ -184,10 +185,10 @@ def test_threads_do_not_change_a_bit():
 def test_what_is_held_stays_within_the_cache():
     """Rows and values within classes are held up to half of the cache each; with less there are none."""
     X, y = load_digits(return_X_y=True)
-    codes, pool = y.astype(np.int64), class_pairs.Pool(1, None)
+    codes, pool = y.astype(np.int64), small_pairs.Pool(1, None)
     kernel = Kernel("rbf", 1e-3)
     for most in (0, 10**6, 3 * 10**6, 10**8):
-        pairs = class_pairs.ClassPairs(kernel, X, np.arange(len(y)), codes, pool, most)
+        pairs = small_pairs.ClassPairs(kernel, X, np.arange(len(y)), codes, pool, most)
         assert pairs.takes((0, 1)) == (8 * 66 * len(y) <= most // 2)
         if pairs.takes((0, 1)):
             assert pairs._own.nbytes <= most // 2
@@ -199,8 +200,8 @@ def test_a_large_class_is_solved_as_before(monkeypatch):
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2, 3, 4], [330, 40, 40, 40, 40])
     X = rng.normal(size=(len(y), 3)) + y[:, None]
-    monkeypatch.setattr(class_pairs, "_LARGEST", 300)
-    monkeypatch.setattr(direct, "LARGEST_DIRECT", 300)
+    monkeypatch.setattr(small_pairs, "_LARGEST", 300)
+    monkeypatch.setattr(solving, "LARGEST_DIRECT", 300)
     seen = _watch(monkeypatch)
     model = SVC().fit(X, y)
     assert len(seen) == 6
@@ -234,8 +235,8 @@ def test_pairs_solved_many_in_a_call_are_those_of_a_call_each(monkeypatch):
     weights = rng.choice([0.5, 1.0, 2.0], len(y))
     for options in ({}, {"class_weight": "balanced", "C": 1e-4}, {"max_iter": 12}, {"n_jobs": 3}):
         found = []
-        for tiny in (0, class_pairs._TINY):
-            monkeypatch.setattr(class_pairs, "_TINY", tiny)
+        for tiny in (0, small_pairs._TINY):
+            monkeypatch.setattr(small_pairs, "_TINY", tiny)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 found.append(SVC(**options).fit(X, y, weights))

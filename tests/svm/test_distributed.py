@@ -14,21 +14,20 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
-import dsgd.svm.kernel_solver.exact_sums as proof_module
 import dsgd.svm.kernel_solver.growth as growth_module
+import dsgd.svm.kernel_solver.state as proof_module
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
-from dsgd.svm.kernel_solver import block, inactive
+from dsgd.svm.kernel_solver import block, growth
 from dsgd.svm.kernel_solver import state as state_module
 from dsgd.svm.kernel_solver.block import solve
-from dsgd.svm.kernel_solver.duality import duality_gap
 from dsgd.svm.kernel_solver.elimination import Elimination, eliminable
-from dsgd.svm.kernel_solver.exact_sums import ExactSums
+from dsgd.svm.kernel_solver.growth import plan_moves
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
-from dsgd.svm.kernel_solver.problem import Dual, Solution
-from dsgd.svm.kernel_solver.rebalance import plan_moves
-from dsgd.svm.kernels import products, sums
+from dsgd.svm.kernel_solver.problem import Dual, Solution, duality_gap
+from dsgd.svm.kernel_solver.state import ExactSums
+from dsgd.svm.kernels import products
 from dsgd.svm.kernels.functions import Kernel, centre
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.peers import Peers
@@ -157,7 +156,7 @@ def test_wrong_eliminations_are_undone_across_ranks(n_ranks, monkeypatch):
             out[::3] = True
         return out
 
-    monkeypatch.setattr(inactive, "eliminable", wrong)
+    monkeypatch.setattr(growth, "eliminable", wrong)
     holder = np.arange(len(y)) % n_ranks
     solution = solve_on(X, dual_of(y), holder, n_ranks, elimination=MODES["multi"]).value
     monkeypatch.undo()
@@ -244,8 +243,8 @@ def test_exact_sums_of_ranks_are_those_of_all_coefficients(n_ranks, sparse, monk
 @pytest.mark.parametrize("n_ranks", [2, 3])
 def test_values_of_a_product_that_serve_two_ranks_are_computed_once(n_ranks, n_sources, n_targets, monkeypatch):
     """Each rank has the sums of its targets, and all together compute few more values than one would have to."""
-    for name, size in (("_STRIP", 16), ("_SLAB", 16), ("_CHUNK", 5)):
-        monkeypatch.setattr(sums, name, size)
+    for name, size in (("_STRIP", 16), ("_RIGHT_ROWS", 16), ("_CHUNK", 5)):
+        monkeypatch.setattr(products, name, size)
     monkeypatch.setattr(products, "_FEW", 0)
     X, _ = problem(sparse=False, n=60)
     K = rbf_kernel(X, gamma=0.3)

@@ -15,18 +15,17 @@ from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dsgd.svm.kernel_solver.block as block_module
-import dsgd.svm.kernel_solver.exact_sums as proof_module
+import dsgd.svm.kernel_solver.state as proof_module
 from dsgd.svm import SVC, SVR, Elimination, release_memory
-from dsgd.svm.kernel_solver import inactive
+from dsgd.svm.kernel_solver import growth
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import Trail
-from dsgd.svm.kernel_solver.exact_sums import ExactSums
 from dsgd.svm.kernel_solver.problem import Dual
-from dsgd.svm.kernels import sample_rows
-from dsgd.svm.kernels.buffers import Buffers
+from dsgd.svm.kernel_solver.state import ExactSums
+from dsgd.svm.kernels import peers
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.threads import Pool
+from dsgd.svm.kernels.threads import Buffers, Pool
 from reference.svm import dual_gap
 
 PRESETS = ["none", "single", "multi", "libsvm", "aggressive", "average", "conservative", "auto"]
@@ -83,8 +82,8 @@ def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
     """Whatever is wrongly left out, free variables too, the run ends with a float64 gap below tol over all samples."""
     X, y = _few_vectors()
     expected = _honest_objective()
-    liar = _Liar(kind, inactive.eliminable)
-    monkeypatch.setattr(inactive, "eliminable", liar)
+    liar = _Liar(kind, growth.eliminable)
+    monkeypatch.setattr(growth, "eliminable", liar)
     solution = _solve(X, y, mode=mode, every=2, min_fraction=0.0)
     assert liar.n_lies > 0
     assert solution.counts.n_returned > 0
@@ -98,7 +97,7 @@ def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
 def test_float32_rows_do_not_hide_a_wrong_elimination(monkeypatch):
     """With float32 rows and wrong eliminations together the gap is still that of float64."""
     X, y = _few_vectors()
-    monkeypatch.setattr(inactive, "eliminable", _Liar("random", inactive.eliminable))
+    monkeypatch.setattr(growth, "eliminable", _Liar("random", growth.eliminable))
     solution = _solve(X, y, dtype=np.float32, C=100.0, tol=1e-3, mode="multi", every=2, min_fraction=0.0)
     gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 100.0), solution.alpha[0])
     assert solution.converged
@@ -236,7 +235,7 @@ def test_exact_sums_are_those_of_all_coefficients(monkeypatch, form):
         monkeypatch.setattr(proof_module, "_PART", 64)
         monkeypatch.setattr(proof_module, "_TOGETHER", 30)
     elif form != "dense":
-        monkeypatch.setattr(sample_rows, "_HELD_BYTES", 0)
+        monkeypatch.setattr(peers, "_HELD_BYTES", 0)
     rng, K = np.random.default_rng(3), rbf_kernel(X, gamma=GAMMA)
     matrix = KernelMatrix(Kernel("rbf", GAMMA), X, samples=None, dtype=np.float32, cache_bytes=9, pool=Pool(1, None))
     exact, beta = ExactSums(matrix), np.zeros(900)
@@ -361,7 +360,7 @@ def test_peak_memory_of_a_process_is_bounded(cache_size):
 
 def test_memory_is_reused_by_the_next_fit_and_released():
     """Idle memory stays for the next fit, and `release_memory` gives it back."""
-    from dsgd.svm.kernels.buffers import _BUFFERS
+    from dsgd.svm.kernels.threads import _BUFFERS
 
     X, y = _few_vectors(1500)
     release_memory()

@@ -16,13 +16,13 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dsgd.svm.estimators.kernel_base as base_module
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, Elimination, NuSVC, NuSVR, OneClassSVM
-from dsgd.svm.kernel_solver import inactive
+from dsgd.svm.kernel_solver import growth
 from dsgd.svm.kernel_solver.block import solve
-from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
 from dsgd.svm.kernel_solver.problem import Counts, Dual, conclude
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.rows import distribute
 from dsgd.svm.kernels.threads import Pool
 from reference.svm import dual_gap, smo
 
@@ -62,7 +62,7 @@ def test_samples_left_out_that_violate_only_with_each_other_come_back():
 
 def test_a_run_that_nothing_brings_on_ends_and_says_so(monkeypatch):
     """If no sample came back although one must, the run would end as not converged, with the true gap."""
-    monkeypatch.setattr(inactive.InactiveSamples, "_return_violators", lambda self, margin: self.state.load_active())
+    monkeypatch.setattr(growth.InactiveSamples, "_return_violators", lambda self, margin: self.state.load_active())
     solution = _solve_apart()
     gap = dual_gap(K_APART, Y_APART, -np.ones(4), np.full(4, 0.1), solution.alpha[0])
     assert not solution.converged

@@ -16,10 +16,10 @@ from sklearn.base import clone
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError, CheckpointError, InvalidParameterError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
-from dsgd.runtime.checkpoints import checkpoint as checkpoint_module
+from dsgd.runtime.checkpoints import checkpoint as writer_module
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM
-from dsgd.svm.distributed import progress as progress_module
+from dsgd.svm.distributed import kernel as kernel_module
 from dsgd.svm.distributed.kernel import RankRows, fit_on_rank
 from gang_cluster import client_fixture, cluster_fixture, signal_rank
 
@@ -61,7 +61,7 @@ def fit(rank: Any, data: Any, model: SVC, X: Any, y: Any, keepers: list[Snapshot
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_ranks_go_on_from_what_any_of_them_has_kept(breaks_at, n_ranks, monkeypatch):
     """However far a lost gang was, another number of ranks ends at its optimum, with fewer steps than from zero."""
-    monkeypatch.setattr(progress_module, "_EVERY_S", 0.0)
+    monkeypatch.setattr(kernel_module, "_EVERY_S", 0.0)
     X, y = rows()
     model = SVC(C=10.0, tol=1e-5)
     model.classes_ = np.arange(3)
@@ -81,7 +81,7 @@ def test_ranks_go_on_from_what_any_of_them_has_kept(breaks_at, n_ranks, monkeypa
 
 def test_problems_of_other_samples_begin_from_zero(monkeypatch):
     """Where copies of rows are merged in another way, what was kept is left aside, and the fit is the ordinary one."""
-    monkeypatch.setattr(progress_module, "_EVERY_S", 0.0)
+    monkeypatch.setattr(kernel_module, "_EVERY_S", 0.0)
     X, y = rows(150)
     X, y = np.concatenate([X, X]), np.concatenate([y, y])  # copies lie on two ranks, or on one
     model = SVC(C=10.0, tol=1e-5)
@@ -145,7 +145,7 @@ def saved(rank: Any, data: Any, model: SVC, X: Any, y: Any, breaks_at: int) -> A
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_a_fit_goes_on_from_a_checkpoint_on_any_number_of_ranks(n_ranks, tmp_path, monkeypatch):
     """What a gang wrote before all of it was lost is where the next begins, and ends at the same optimum."""
-    monkeypatch.setattr(progress_module, "_EVERY_S", 0.0)
+    monkeypatch.setattr(kernel_module, "_EVERY_S", 0.0)
     X, y = rows()
     model = SVC(C=10.0, tol=1e-5, checkpoint=Checkpoint(tmp_path, every_s=0.0), resume_from="auto")
     model.classes_ = np.arange(3)
@@ -181,15 +181,15 @@ def test_a_full_disk_loses_no_solution(tmp_path, monkeypatch):
     model = SVC(C=10.0, checkpoint=Checkpoint(tmp_path / "whole", every_s=3600.0))
     model.classes_ = np.arange(3)
     whole = run_on_threads(saved, [None] * 2, (model, X, y, 0), timeout_s=20).value
-    monkeypatch.setattr(progress_module, "_EVERY_S", 0.0)
-    monkeypatch.setattr(checkpoint_module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(kernel_module, "_EVERY_S", 0.0)
+    monkeypatch.setattr(writer_module, "_RETRY_S", 0.0)
     tried = []
 
     def fails(target, state):
         tried.append(state.position)
         raise CheckpointError("No space left on device.")
 
-    monkeypatch.setattr(checkpoint_module, "write", fails)
+    monkeypatch.setattr(writer_module, "write", fails)
     hindered = _with(model, checkpoint=Checkpoint(tmp_path, every_s=3600.0))
     found = run_on_threads(saved, [None] * 2, (hindered, X, y, 0), timeout_s=20).value
     np.testing.assert_array_equal(found["dual_coef_"], whole["dual_coef_"])

@@ -17,16 +17,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from dsgd.svm import SVC
 from dsgd.svm.kernels import cache as cache_module
-from dsgd.svm.kernels import slabs as slabs_module
-from dsgd.svm.kernels import sums, tiles
-from dsgd.svm.kernels.cache import RowCache
-from dsgd.svm.kernels.cached_rows import add_rows
-from dsgd.svm.kernels.exponential import exponentials
-from dsgd.svm.kernels.functions import Kernel, prepare
+from dsgd.svm.kernels import functions, products
+from dsgd.svm.kernels.cache import RowCache, add_rows
+from dsgd.svm.kernels.functions import Kernel, block_values, exponentials, prepare
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.rows import cast_rows, span, take_rows
 from dsgd.svm.kernels.threads import Pool, open_pool
-from dsgd.svm.kernels.values import block_values
 
 GAMMA = 0.3
 POOL = Pool(1, None)
@@ -97,9 +93,9 @@ def test_exponentials_are_right_to_the_last_place(dtype):
 @pytest.mark.parametrize(("n_sources", "n_targets"), [(0, 60), (1, 1), (37, 60), (60, 60), (60, 23)])
 def test_values_of_a_product_that_serve_both_samples_are_computed_once(monkeypatch, n_sources, n_targets, sparse):
     """Products are K[targets, sources] coefs, the same with any threads, from few more values than are needed."""
-    monkeypatch.setattr(sums, "_STRIP", 16)
-    monkeypatch.setattr(sums, "_SLAB", 16)
-    monkeypatch.setattr(sums, "_CHUNK", 5)
+    monkeypatch.setattr(products, "_STRIP", 16)
+    monkeypatch.setattr(products, "_RIGHT_ROWS", 16)
+    monkeypatch.setattr(products, "_CHUNK", 5)
     rng = np.random.default_rng(n_sources)
     X = _sparse(60, 500, 1) if sparse else rng.normal(size=(60, 3))
     sources, targets = np.sort(rng.permutation(60)[:n_sources]), rng.permutation(60)[:n_targets]
@@ -288,7 +284,7 @@ def test_slabs_that_are_taken_together_have_the_same_bits(monkeypatch, kernel):
     pieces, samples = np.split(np.arange(2200), [3, 800, 800, 1900]), np.arange(2100, 2500)
     found = []
     for n_threads, longest in ((1, 1), (1, 16), (2, 16), (3, 2)):
-        monkeypatch.setattr(slabs_module, "_LONGEST", longest)
+        monkeypatch.setattr(products, "_LONGEST", longest)
         with open_pool(n_threads) as pool:
             matrix = KernelMatrix(kernel, X, samples=None, dtype=np.float64, cache_bytes=0, pool=pool)
             slabs, total = matrix.values(samples, [matrix.hold(piece, 2200) for piece in pieces], coefs)
@@ -310,14 +306,14 @@ def test_parts_that_are_added_together_have_the_same_bits(monkeypatch):
     X, Z, coefs = rng.normal(size=(1500, 5)), rng.normal(size=(3000, 5)), rng.normal(size=(3000, 1))
     kernel = Kernel("rbf", GAMMA)
     left, right = (prepare(kernel, rows, np.float64, shift=np.zeros(5), sparse=False) for rows in (Z, X))
-    monkeypatch.setattr(sums, "_HELD_BYTES", 8 * 7 * 2000)  # two batches of left rows
+    monkeypatch.setattr(products, "_HELD_BYTES", 8 * 7 * 2000)  # two batches of left rows
     found = []
     for n_bytes, n_threads, fewest in ((0, 1, 2**17), (2**23, 1, 2**17), (2**23, 3, 1000)):
-        monkeypatch.setattr(sums, "_JOINED_BYTES", n_bytes)
-        monkeypatch.setattr(sums, "_FEWEST_VALUES", fewest)
+        monkeypatch.setattr(products, "_JOINED_BYTES", n_bytes)
+        monkeypatch.setattr(products, "_FEWEST_VALUES", fewest)
         with open_pool(n_threads) as pool:
             out = np.ones((1500, 1))
-            sums.Sums(kernel, np.float64, pool).add_weighted(partial(span, left), coefs, partial(span, right), out)
+            products.Sums(kernel, np.float64, pool).add_weighted(partial(span, left), coefs, partial(span, right), out)
         found.append(out)
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
@@ -332,25 +328,25 @@ def test_a_tile_in_one_call_is_that_of_numpy(dtype, q, n):
     rng = np.random.default_rng(q)
     left, right = rng.normal(size=(q, 7)).astype(dtype), rng.normal(size=(n, 7)).astype(dtype)
     left, right, coefs = -np.abs(left), np.abs(right), rng.normal(size=q).astype(dtype)
-    expected, tile, single = left @ right.T, np.empty((q + 3, n), dtype), tiles.is_single(dtype)
+    expected, tile, single = left @ right.T, np.empty((q + 3, n), dtype), functions.is_single(dtype)
     eps = 200.0 * float(np.finfo(dtype).eps)
     close = partial(np.testing.assert_allclose, rtol=eps, atol=eps)
-    tiles.tile_values(left, right, tile[:q], False, single)
+    functions.tile_values(left, right, tile[:q], False, single)
     close(tile[:q], expected)
     exponentials(expected)
     sums = np.empty(n, dtype)
-    tiles.tile_sums(left, right, coefs, tile, sums, True, single)
+    functions.tile_sums(left, right, coefs, tile, sums, True, single)
     close(tile[:q], expected)
     close(sums, np.dot(expected.T, coefs))
     u, flat, slots = np.ones(n), np.zeros(5 * (n + 2), dtype), np.array([4, 0])[:q]
-    tiles.add_tile(left, right, coefs, tile[:q], u, flat, n + 2, slots, 1, True, single)
+    functions.add_tile(left, right, coefs, tile[:q], u, flat, n + 2, slots, 1, True, single)
     close(u, np.ones(n) + np.dot(coefs, expected))
     for slot, row in zip(slots, expected, strict=False):
         close(flat[slot * (n + 2) :][1 : n + 1], row)
     assert np.count_nonzero(flat) == n * len(slots)
     if single is None:
         two, out = rng.normal(size=(2, n)), np.empty((2, q))
-        tiles.sum_tile(left, right, two, tile[:q], out, True)
+        functions.sum_tile(left, right, two, tile[:q], out, True)
         close(out, np.matmul(two, expected.T))
 
 
@@ -359,12 +355,12 @@ def test_threads_that_share_few_rows_add_up_the_same_bits(monkeypatch):
     rng = np.random.default_rng(0)
     X, Z, coefs = rng.normal(size=(600, 5)), rng.normal(size=(2000, 5)), rng.normal(size=(2000, 2))
     kernel, groups = Kernel("rbf", GAMMA), [(700, [0, 2]), (2000, [1, 2])]
-    monkeypatch.setattr(sums, "_FEWEST_VALUES", 1000)
+    monkeypatch.setattr(products, "_FEWEST_VALUES", 1000)
     left, right = (prepare(kernel, rows, np.float64, shift=np.zeros(5), sparse=False) for rows in (Z, X))
     found = []
     for n_threads in (1, 2, 3):
         with open_pool(n_threads) as pool:
-            one, out = sums.Sums(kernel, np.float64, pool), np.ones((600, 3))
+            one, out = products.Sums(kernel, np.float64, pool), np.ones((600, 3))
             assert (one._shares(2, 8, 10**6, 2) > 1) == (n_threads > 1)
             one.add_weighted(partial(span, left), coefs, partial(span, right), out, groups)
             found.append(out)

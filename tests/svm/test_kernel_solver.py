@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
-import dsgd.svm.kernel_solver.direct as whole_module
+import dsgd.svm.kernel_solver.solve as whole_module
 from dsgd.kernels.order import sort_hashes
 from dsgd.svm import SVC
 from dsgd.svm.kernel_solver.block import solve
-from dsgd.svm.kernel_solver.direct import solve_directly
 from dsgd.svm.kernel_solver.elimination import Elimination
-from dsgd.svm.kernel_solver.merging import distribute, merge_rows
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.smo import solve_block
+from dsgd.svm.kernel_solver.solve import solve_directly
 from dsgd.svm.kernels.functions import Kernel, scale_gamma
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.rows import distribute, merge_rows
 from dsgd.svm.kernels.threads import Pool
 from reference.svm import smo
 

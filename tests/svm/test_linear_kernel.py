@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -15,8 +16,9 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 
 from dsgd.collectives import Team
+from dsgd.linear_model.newton import conjugate_gradients
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
-from dsgd.svm.kernel_solver import linear_start
+from dsgd.svm.kernel_solver import solve as solving
 from dsgd.svm.linear_solver import newton
 from svm_soak.problems import draw_hard
 
@@ -106,8 +108,8 @@ def test_the_linear_solver_begins_and_the_optimum_is_libsvms(
 def monkeypatch_module():
     """Let the linear solver begin on as few rows as there are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear_start, "_MANY", 0)
-        patch.setattr(linear_start, "_PER_COLUMN", 0)
+        patch.setattr(solving, "_MANY", 0)
+        patch.setattr(solving, "_PER_COLUMN", 0)
         yield patch
 
 
@@ -242,14 +244,13 @@ def test_conjugate_gradients_end_where_a_square_underflows():
         def hessian_product(self, factors, direction, team):
             return np.zeros_like(direction)
 
-    class Preconditioner:
-        def apply(self, vector, team):
-            scaled = vector / 1e10
-            return scaled, float(vector @ scaled)
+    def precondition(vector):
+        scaled = vector / 1e10
+        size = float(vector @ scaled)
+        return scaled, size, size
 
     target = np.array([1e-156])
     assert target @ (target / 1e10) > 0.0
-    team = Team(1)
-    solution, _ = newton._conjugate_gradients(Rows(), np.ones(0), target, Preconditioner(), 0.1, team)
-    team.close()
+    multiply = functools.partial(newton._multiply, Rows(), np.ones(0), Team(1))
+    solution, _ = conjugate_gradients(multiply, precondition, target, 0.01, 200)
     assert np.isfinite(solution).all()

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dsgd.collectives import Team
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.svm import LinearSVC, LinearSVR
-from dsgd.svm.linear_solver.dual_cd import solve_dual_cd
+from dsgd.svm.linear_solver.descent import solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, certify, make_problem
 from dsgd.svm.linear_solver.rows import LinearRows, gather_rows, spread

@@ -22,11 +22,11 @@ from dsgd.collectives import Team, allreduce_cost, broadcast_cost
 from dsgd.collectives.cost import barrier_cost, gather_cost
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.kernels.order import GOLDEN, draw_one
+from dsgd.linear_model.fits import Packer
 from dsgd.runtime import run_on_threads
 from dsgd.svm import LinearSVC, LinearSVR
-from dsgd.svm.distributed.finish import solve_survivors
-from dsgd.svm.distributed.linear import LinearJob, LinearPacker, train_linear
-from dsgd.svm.linear_solver.cocoa import outward_push, solve_cocoa
+from dsgd.svm.distributed.linear import LinearJob, LinearPacker, solve_survivors, train_linear
+from dsgd.svm.linear_solver.descent import outward_push, solve_cocoa
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution, certify, make_problem
 from dsgd.svm.linear_solver.rows import gather_rows
@@ -58,7 +58,7 @@ def shares_of(X, y, cuts, weights=None, *, classes=None, dtype="float64"):
     """Return the shares of ranks that have rows cuts[r] to cuts[r + 1]; no block where there are none."""
     if classes is None and set(np.unique(y)) <= {-1.0, 1.0}:
         classes = np.array([-1.0, 1.0])
-    packer = LinearPacker(classes, X.shape[1], dtype, sp.issparse(X), 1.0, 0)
+    packer = LinearPacker(Packer(classes, X.shape[1], dtype, sp.issparse(X)), 1.0, 0)
     bounds = itertools.pairwise(cuts)
     return [packer([(X[a:b], y[a:b], None if weights is None else weights[a:b])] * (b > a), 0) for a, b in bounds]
 

@@ -18,12 +18,11 @@ from sklearn.svm import LinearSVC as PlainSVC
 
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
+from dsgd.linear_model.problem import shrunk
 from dsgd.svm import LinearSVC, LinearSVR
-from dsgd.svm.linear_solver.l1.columns import make_columns
-from dsgd.svm.linear_solver.l1.newton import solve_l1
-from dsgd.svm.linear_solver.problem import LOSSES, balance, certify, make_problem
+from dsgd.svm.linear_solver.problem import LOSSES, certify, make_problem
 from dsgd.svm.linear_solver.rows import gather_rows
-from dsgd.svm.linear_solver.solve import solve_linear
+from dsgd.svm.linear_solver.solve import make_l1_columns, solve_l1, solve_linear
 from reference import linear_svm as twin
 
 ALL_LOSSES = [*LOSSES["classification"], *LOSSES["regression"]]
@@ -58,7 +57,7 @@ def test_l1_reaches_the_twins_optimum(is_sparse, penalizes, seed, C):
     rows, codes, weights, dense = rows_of(40, 6, seed, density=0.7, is_sparse=is_sparse)
     y, costs = np.where(codes == 1, 1.0, -1.0), C * weights
     problem = make_problem("squared_hinge", rows, y, costs, penalizes_intercept=penalizes)
-    found = solve_l1(problem, make_columns(rows), tol=1e-9, max_iter=500, team=Team())
+    found = solve_l1(problem, make_l1_columns(rows, penalizes_intercept=penalizes), tol=1e-9, max_iter=500)
     penalties = np.append(np.ones(6), float(penalizes))
     expected = twin.l1_primal(dense, y, costs, twin.l1_proximal_gradient(dense, y, costs, penalties, 4000), penalties)
     assert found.converged
@@ -101,12 +100,11 @@ def test_l1_over_columns_equals_over_a_matrix(monkeypatch):
     """Both forms of the model, and working sets smaller than all columns, end at the same optimum."""
     rows, codes, weights, _ = rows_of(200, 300, 1, density=0.2, is_sparse=True)
     problem = make_problem("squared_hinge", rows, np.where(codes == 1, 1.0, -1.0), 0.5 * weights)
-    columns = make_columns(rows)
+    columns = make_l1_columns(rows, penalizes_intercept=True)
     values = []
     for most in (0, 10_000):
-        monkeypatch.setattr("dsgd.svm.linear_solver.l1.newton._MOST_GRAM_COLUMNS", most)
-        monkeypatch.setattr("dsgd.svm.linear_solver.l1.newton._BLAS_ADVANTAGE", 1e9)
-        found = solve_l1(problem, columns, tol=1e-8, max_iter=1000, team=Team())
+        monkeypatch.setattr("dsgd.linear_model.sparse_newton._MOST_GRAM_COLUMNS", most)
+        found = solve_l1(problem, columns, tol=1e-8, max_iter=1000)
         assert found.converged
         values.append(found.primal)
     assert values[0] == pytest.approx(values[1], rel=2e-8)
@@ -199,7 +197,7 @@ def test_balanced_duals_bound_the_optimum(name, seed, scale):
     y = np.where(codes == 1, 1.0, -1.0) if name in LOSSES["classification"] else rng.standard_normal(rows.n_rows)
     problem = make_problem(name, rows, y, weights, 0.1, penalizes_intercept=False)
     duals = np.clip(scale * rng.standard_normal(rows.n_rows), problem.low, problem.high)
-    balanced = balance(duals, Team())
+    balanced = shrunk(duals, Team())
     assert abs(balanced.sum()) <= 1e-12 * (1.0 + np.abs(duals).sum())
     assert ((problem.low <= balanced) & (balanced <= problem.high)).all()
     primal, dual, _ = certify(problem, scale * rng.standard_normal(4), duals, Team())

@@ -16,7 +16,7 @@ from sklearn.metrics.pairwise import linear_kernel, pairwise_kernels, polynomial
 from dsgd.datasets import load
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, Elimination, NuSVC, NuSVR, OneClassSVM
-from dsgd.svm.kernel_solver import inactive
+from dsgd.svm.kernel_solver import growth
 from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from reference.svm import dual_gap, smo
 
@@ -224,7 +224,7 @@ def test_false_eliminations_are_undone(monkeypatch, mode, reconstruction):
     """Samples left out at random, right or wrong, come back, and the optimum is the same."""
     X, y = _blobs(1200)
     rng = np.random.default_rng(4)
-    honest = inactive.eliminable
+    honest = growth.eliminable
     injections = []
 
     def wrong(f, *args):
@@ -235,7 +235,7 @@ def test_false_eliminations_are_undone(monkeypatch, mode, reconstruction):
         return out
 
     expected = SVC(gamma=0.1, elimination="none", tol=1e-4).fit(X, y)
-    monkeypatch.setattr(inactive, "eliminable", wrong)
+    monkeypatch.setattr(growth, "eliminable", wrong)
     model = SVC(gamma=0.1, elimination=Elimination(mode, 2, 0.0, reconstruction), tol=1e-4, n_jobs=1).fit(X, y)
     assert injections
     assert 0 < model.n_returned_ <= model.n_eliminated_
@@ -247,7 +247,7 @@ def test_false_eliminations_are_undone(monkeypatch, mode, reconstruction):
 def test_no_reconstruction_tells_the_true_gap(monkeypatch):
     """Without reconstruction the answer is approximate, and the gap it reports is that over all samples."""
     X, y = _blobs(1200)
-    monkeypatch.setattr(inactive, "eliminable", lambda f, *_: np.arange(f.shape[1]) % 5 == 0)
+    monkeypatch.setattr(growth, "eliminable", lambda f, *_: np.arange(f.shape[1]) % 5 == 0)
     model = SVC(C=5.0, gamma=0.1, elimination=Elimination("multi", 2, 0.0, "none"))
     with pytest.warns(ConvergenceWarning, match="over all samples"):
         model.fit(X, y)

@@ -17,7 +17,7 @@ from dsgd.svm import SVC, SVR, OneClassSVM, svm_path
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual
-from dsgd.svm.kernels.distances import Distances
+from dsgd.svm.kernels.cache import Distances
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Pool

@@ -15,9 +15,9 @@ from sklearn.model_selection import GridSearchCV
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.model_selection import SVMSearchCV, svm_search
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM, svm_path
-from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Counts, conclude
 from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.rows import distribute
 
 MACHINES = [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM()]
 

@@ -14,8 +14,17 @@ from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, OneClassSVM, screen
-from dsgd.svm.certify.linear import count_proven, prove_linear
-from dsgd.svm.certify.screening import Ball, feature_norms, gap_ball, intercept_bracket, path_ball, prove, radius_of
+from dsgd.svm.certify import (
+    Ball,
+    count_proven,
+    feature_norms,
+    gap_ball,
+    intercept_bracket,
+    path_ball,
+    prove,
+    prove_linear,
+    radius_of,
+)
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual, Solution

@@ -13,7 +13,7 @@ from dsgd.collectives.cost import allgather_cost, allreduce_cost
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.runtime import run_on_threads
 from dsgd.sim import Compute, SimulatedCluster
-from dsgd.svm.kernel_solver.selection import BestLists, best
+from dsgd.svm.kernel_solver.state import BestLists, best
 
 ROOMS = (3, 6)
 

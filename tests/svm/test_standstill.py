@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-import dsgd.svm.estimators.kernel_base as base_module
-import dsgd.svm.kernel_solver.direct as whole_module
+import dsgd.svm.kernel_solver.solve as solving
+import dsgd.svm.kernel_solver.solve as whole_module
 from dsgd.svm import SVC, NuSVC
 from dsgd.svm.kernel_solver import block
 from dsgd.svm.kernel_solver.block import solve
-from dsgd.svm.kernel_solver.standstill import Standstill
+from dsgd.svm.kernel_solver.elimination import Standstill
 
 
 @pytest.mark.parametrize("block_size", [None, 4])
@@ -23,7 +23,7 @@ def test_a_run_that_goes_round_ends_and_says_so(block_size, monkeypatch):
     A, B = rng.normal(size=(12, 6)), rng.normal(size=(12, 12))
     K, y = A @ A.T + 3.0 * (B - B.T), np.arange(12) % 2
     if block_size is not None:
-        monkeypatch.setattr(base_module, "solve", partial(solve, block_size=block_size))
+        monkeypatch.setattr(solving, "solve", partial(solve, block_size=block_size))
         monkeypatch.setattr(whole_module, "LARGEST_DIRECT", 0)
     with pytest.warns(ConvergenceWarning):
         model = SVC(kernel="precomputed", C=10.0).fit(K, y)

@@ -9,7 +9,7 @@ import pytest
 
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import RunSettings, observe
-from dsgd.svm.kernel_solver.work import PHASES, Watch, Work
+from dsgd.svm.kernel_solver.elimination import PHASES, Watch, Work
 
 SMALL = RunSettings(replace(PROBLEMS["noisy"], rows=400), repeats=1)
 

@@ -86,12 +86,12 @@ def _fit(model: Any, problem: Problem) -> Any:
 def _blocks_of(size: int | None, *, few: bool) -> Iterator[None]:
     """Let the solver take blocks of so many variables, or `few` new members at a time, so that rounds are many."""
     if size is None:
-        with patch("dsgd.svm.kernel_solver.direct._ROUND_COST", 0) if few else contextlib.nullcontext():
+        with patch("dsgd.svm.kernel_solver.solve._ROUND_COST", 0) if few else contextlib.nullcontext():
             yield
         return
     with (
-        patch("dsgd.svm.estimators.kernel_base.solve", functools.partial(block.solve, block_size=size)),
-        patch("dsgd.svm.kernel_solver.direct.LARGEST_DIRECT", 0),
+        patch("dsgd.svm.kernel_solver.solve.solve", functools.partial(block.solve, block_size=size)),
+        patch("dsgd.svm.kernel_solver.solve.LARGEST_DIRECT", 0),
     ):
         yield
 

@@ -1,14 +1,37 @@
-r"""Grids of C and gamma: every point starts from the one before and shares its kernel rows.
+"""Grids of C and gamma (`svm_path`), and the chains of warm starts that they are made of.
 
-A grid runs the ordinary fit of an estimator once per gamma, and solves each problem of that fit (one per pair of
-classes) for all C in a chain of warm starts, `dsgd.svm.path.warm_starts`. Solutions are kept, estimators are not: they
-are made on demand by a fit that gets its solutions from the grid. So the same code sets the attributes of an estimator
-of a grid and of any other.
+**One problem at increasing costs** (`solve_chain`): every solution is the start of the next. The dual of
+`dsgd.svm.kernel_solver.block` at bounds f_1 C < f_2 C < ... Going from C to ρC, the variables ρα are feasible, leave
+those at a bound at their bound, and have K(y ρα) = ρ K(yα), which is known: a run begins without a kernel value, and
+near its end where most support vectors sit at the bound. Kernel rows do not depend on C, so one cache serves all. Where
+the kernel matrix does not fit into it, samples that are proven to sit at a bound at the next C (`dsgd.svm.certify`) are
+left out from the beginning; on coarse grids these are few.
+
+Where no variable is at its upper bound, every larger C has the same solution, with the same gap: higher bounds let no
+variable move that could not move before. No such point is run.
+
+Every other run ends as a cold one does, with the gap over all samples in float64 below tol, so what was carried over
+cannot show in the result. Cost: a cold run at the first C; from then on the rows of samples that were no support
+vectors before, and in float64 the n values of each variable that changes by more than its scale.
+
+Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, for scaled starts. Departures: the
+indicators are scaled too, and rows are kept.
+
+**On a cluster** one gang solves the grid. Every rank runs the ordinary fit once per gamma, whose problems are answered
+by chains over all C, as in one process. Rank 0 then hands over the solutions, which equal rows have been merged, the
+targets, and the rows that have a coefficient at some point. An estimator is made of these by the same fit: its problems
+are answered, and so are its questions about rows, from that record. No rank is asked again, and nothing is solved.
+
+**A grid** of C and gamma: every point starts from the one before and shares its kernel rows. A grid runs the ordinary
+fit of an estimator once per gamma, and solves each problem of that fit (one per pair of classes) for all C in a chain
+of warm starts, `dsgd.svm.path`. Solutions are kept, estimators are not: they are made on demand by a fit that gets its
+solutions from the grid. So the same code sets the attributes of an estimator of a grid and of any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -18,18 +41,217 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 from dsgd.inputs.named import take_tables
-from dsgd.svm.certify.screening import feature_norms
+from dsgd.runtime.rank import Rank
+from dsgd.svm.certify import feature_norms, path_ball, prove
+from dsgd.svm.distributed.kernel import RankRows, join_gang
 from dsgd.svm.estimators.kernel_base import row_dtype
+from dsgd.svm.estimators.single import SVR
 from dsgd.svm.estimators.svc import SVC
-from dsgd.svm.estimators.svr import SVR
 from dsgd.svm.kernel_solver.block import solve
-from dsgd.svm.kernel_solver.problem import Posed, Solution
-from dsgd.svm.kernels.distances import Distances, share_pays
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Posed, Solution
+from dsgd.svm.kernels.cache import Distances, share_pays
+from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.path.cluster import PathRecord, solve_path_on_rank
-from dsgd.svm.path.warm_starts import Link, solve_chain
-from dsgd.types import FloatVector
+from dsgd.svm.kernels.rows import sums_by
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_number
+
+#: Samples whose mean is the point that distances in feature space are taken from.
+_N_MEAN = 64
+
+
+@dataclass(frozen=True)
+class Link:
+    """One solution of a chain."""
+
+    solution: Solution
+    upper: FloatMatrix
+    n_proven: int
+    n_products: int
+    seconds: float
+
+
+def solve_chain(
+    dual: Dual,
+    matrix: KernelMatrix,
+    factors: Sequence[float],
+    *,
+    dtypes: Sequence[Any],
+    norms: FloatVector | None,
+    run: Callable[[Dual, KernelMatrix], Solution],
+    cache_bytes: int,
+    count_products: Callable[[], int] | None = None,
+) -> list[Link]:
+    """Solve a problem at ascending multiples of its bounds.
+
+    - `norms`, shape (n,): norms of the samples in feature space; None proves nothing before a run.
+    """
+    links: list[Link] = []
+    count = count_products or (lambda: matrix.n_evaluations)
+    for k, factor in enumerate(factors):
+        begin = time.perf_counter()
+        # A solution that has been proven, and has no variable at its upper bound.
+        if links and links[-1].solution.converged and (links[-1].solution.alpha < links[-1].upper).all():
+            solution = replace(links[-1].solution, counts=Counts())
+            links.append(Link(solution, dual.upper * factor, 0, 0, time.perf_counter() - begin))
+            continue
+        n_evaluations, n_hits, n_products, n_proven = matrix.n_evaluations, matrix.n_hits, count(), 0
+        now = dual
+        if links:
+            last, ratio = links[-1], factor / factors[k - 1]
+            before = replace(dual, upper=last.upper, alpha=last.solution.alpha)
+            now = _scaled(before, last.solution.u, ratio, dual.upper * factor)
+            proven = np.zeros(matrix.n, dtype=np.bool_)
+            if norms is not None:
+                norms = _distances_from_mean(matrix, norms) if k == 1 else norms
+                values = prove(before, path_ball(before, last.solution.u, ratio), norms, ratio=ratio)
+                n_proven = int(np.isfinite(values).all(axis=0).sum())
+                at_zero, at_upper = (values == 0.0) & (now.alpha <= 0.0), (values > 0.0) & (now.alpha >= now.upper)
+                proven = np.asarray((at_zero | at_upper).all(axis=0))
+            if np.dtype(dtypes[k]) != matrix.dtype == np.float32:
+                matrix.set_dtype(np.float64)
+            # With all rows in the cache shorter ones gain nothing, and other columns are needed at the next C.
+            is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes
+            _activate(matrix, proven & is_tight)
+        found = run(now, matrix)
+        spent = (matrix.n_evaluations - n_evaluations, matrix.n_hits - n_hits, count() - n_products)
+        totals = np.array(spent, dtype=np.float64)
+        matrix.peers.add_up(totals)
+        counts = replace(found.counts, n_evaluations=int(totals[0]), n_hits=int(totals[1]))
+        found = replace(found, counts=counts)
+        links.append(Link(found, now.upper, n_proven, int(totals[2]), time.perf_counter() - begin))
+    return links
+
+
+def _distances_from_mean(matrix: KernelMatrix, norms: FloatVector) -> FloatVector:
+    """Return the distances of samples from the mean of a few: with an intercept they do for norms, and are smaller."""
+    some = np.arange(min(_N_MEAN, matrix.n)) * matrix.n // min(_N_MEAN, matrix.n)
+    means = matrix.product(np.arange(matrix.n), some, np.full(len(some), 1.0 / len(some)), np.float64)
+    squares = norms * norms
+    # Rounding of the difference must not make a distance smaller than it is.
+    apart: FloatVector = np.maximum(squares - 2.0 * means + means[some].mean(), 0.0) + 1e-12 * (1.0 + squares)
+    return np.sqrt(apart)
+
+
+def _scaled(before: Dual, u: FloatVector, ratio: float, upper: FloatMatrix) -> Dual:
+    """Return the problem at the bounds `upper`, with the solution of before, scaled, as its start."""
+    alpha = np.where(before.alpha >= before.upper, upper, np.minimum(ratio * before.alpha, upper))
+    return replace(before, upper=upper, alpha=alpha, u=ratio * u)
+
+
+def _activate(matrix: KernelMatrix, out: AnyArray) -> None:
+    """Make all samples active except those in `out`; the cached rows of the others are kept."""
+    if out.all():
+        out = np.zeros_like(out)
+    stays = ~out[matrix.active]
+    if not stays.all() and stays.any():
+        matrix.shrink(np.flatnonzero(stays))
+    peers = matrix.peers
+    missing = peers.join(np.setdiff1d(peers.mine(np.flatnonzero(~out)), matrix.active))
+    if len(missing):
+        matrix.extend(missing)
+
+
+#: Solves one problem of a model at all costs.
+Chain = Callable[[Any, Posed], list[Link]]
+
+
+@dataclass(frozen=True)
+class PathRecord:
+    """What a gang knows after a grid, and what its estimators ask in place of the gang."""
+
+    chains: list[dict[bytes, list[Link]]]
+    kernels: list[Kernel]
+    first: IntVector
+    owner: IntVector
+    target: FloatVector
+    weights: FloatVector
+    classes: AnyArray | None
+    ids: IntVector
+    rows: Any
+
+    def build(self, model: Any, gamma: int, answer: Callable[..., Solution]) -> Any:
+        """Fit a model from known solutions, at the gamma of a number; `answer` has the solutions."""
+        model._answer, model._gang = answer, _Recorded(self, self.kernels[gamma])
+        if self.classes is not None:  # a fit forgets those without weight
+            model.classes_ = self.classes
+        model._fit_rows(self.rows, self.target, self.weights)
+        del model._answer, model._gang
+        model._warn_if_open(int(np.sum(model.n_iter_)))
+        return model
+
+
+class _Recorded:
+    """Answers from a record what an estimator asks a `Gang`."""
+
+    leads = True
+
+    def __init__(self, record: PathRecord, kernel: Kernel) -> None:
+        self._record, self._kernel = record, kernel
+        self.n_rows = len(record.target)
+
+    def publish(self, event: dict[str, Any]) -> None:
+        """Drop the event: it was published when the grid was solved."""
+
+    def merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
+        """Return which rows represent all, who represents each, and their summed weights."""
+        first, owner = self._record.first, self._record.owner
+        used = owner >= 0
+        return first, owner, sums_by(owner[used], weights[used], len(first))
+
+    def make_kernel(
+        self, kernel: Kernel, gamma: Any, X: Any, totals: FloatVector, first: IntVector, *, balanced: bool
+    ) -> Kernel:
+        """Return the kernel that the gang has made."""
+        return self._kernel
+
+    def collect(self, X: Any, rows: IntVector) -> Any:
+        """Return some of the rows."""
+        return self._record.rows[np.searchsorted(self._record.ids, rows)]
+
+
+def solve_path_on_rank(
+    rank: Rank, data: RankRows, model: Any, gammas: Sequence[float | str], chain: Chain
+) -> dict[str, Any] | None:
+    """Solve a grid together with the other ranks; a rank program.
+
+    - returned: the fitted attributes of the first point and, as ``_record``, the `PathRecord`; on rank 0.
+    """
+    model, gang = join_gang(rank, data, model)
+    kernels: list[Kernel] = []
+    chains: list[dict[bytes, list[Link]]] = []
+    fitted: dict[str, Any] = {}
+
+    def answer(posed: Posed) -> Solution:
+        found = chain(model, posed)
+        chains[-1][posed.rows.tobytes()] = found
+        kernels[len(chains) - 1 :] = [posed.kernel]
+        return found[0].solution
+
+    model._answer = answer
+    classes = getattr(model, "classes_", None)
+    for gamma in gammas:
+        model.gamma = gamma
+        if classes is not None:
+            model.classes_ = classes
+        chains.append({})
+        model._fit_rows(data.X, gang.target, gang.weights)
+        if not fitted:
+            fitted = model._fitted_state()
+    first, owner = gang.merged
+    # The rows that have a coefficient in any solution, ascending: those whose representatives have one.
+    is_used: AnyArray = np.zeros(len(owner), dtype=np.bool_)
+    for problems in chains:
+        for key, links in problems.items():
+            numbers = np.frombuffer(key, dtype=first.dtype)
+            for link in links:
+                is_used[numbers[link.solution.alpha.any(axis=0)]] = True
+    ids = np.flatnonzero((owner >= 0) & is_used[first[owner]])
+    rows = gang.collect(data.X, ids)
+    if not gang.leads:
+        return None
+    record = PathRecord(chains, kernels, first, owner, gang.target, gang.weights, classes, ids, rows)
+    return {**fitted, "_record": record}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`LinearSVC`: linear support vector classification."""
+"""`LinearSVC` and `LinearSVR`."""
 
 from __future__ import annotations
 
@@ -21,19 +21,16 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind, classes_of
+from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind, classes_of
 from dsgd.runtime.timeouts import FailurePolicy
-from dsgd.svm.calibration import draw_seed, normalised
-from dsgd.svm.distributed.held_out import HeldRows, HoldOut, fit_held_out
-from dsgd.svm.distributed.linear import LinearJob, LinearShare, Starts
-from dsgd.svm.estimators.calibrated import AbstractCalibrated
+from dsgd.svm.calibration import AbstractCalibrated, draw_seed, normalised
+from dsgd.svm.distributed.linear import HeldRows, HoldOut, LinearJob, LinearShare, Starts, fit_held_out
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
-from dsgd.svm.linear_solver.l1.columns import make_columns
-from dsgd.svm.linear_solver.l1.newton import solve_l1
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_solver.rows import LinearRows
+from dsgd.svm.linear_solver.solve import make_l1_columns, solve_l1
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_choice, check_labels, classes_and_codes, weights_of_classes
+from dsgd.validation import check_choice, check_labels, check_number, classes_and_codes, weights_of_classes
 
 
 def _has_curves(model: LinearSVC) -> bool:
@@ -242,12 +239,14 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
 
         With `begin`, no variables are proven.
         """
-        columns = make_columns(data.rows) if self.penalty == "l1" else None
+        columns = None
+        if self.penalty == "l1":
+            columns = make_l1_columns(data.rows, penalizes_intercept=self.penalize_intercept)
 
         def solve(k: int, team: Team) -> LinearSolution:
             problem = job.pose(data, factors, k)
             if columns is not None:
-                return solve_l1(problem, columns, tol=job.tol, max_iter=job.max_iter, team=team, seed=job.seed)
+                return solve_l1(problem, columns, tol=job.tol, max_iter=job.max_iter)
             if begin is not None:
                 return job.solve(problem, team, begin(k, problem))
             return self._solve_l2(job, problem, team)
@@ -387,3 +386,117 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         if isinstance(self.class_weight, str) and self.class_weight == "balanced":
             return self.class_weight
         return weights_of_classes("LinearSVC(class_weight=...)", self.class_weight, self.classes_)
+
+
+@inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
+class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
+    """Linear support vector regression, solved to a certified duality gap.
+
+    Minimises over w::
+
+        (1/2) |w|^2 + sum_i C_i loss(|y_i - w'[x_i, intercept_scaling]| - epsilon)
+
+    where the loss of a negative number is zero and ``C_i = C * sample_weight``: the objective of scikit-learn's class
+    of this name, including the penalised intercept. It returns when an upper bound of the relative error of the
+    objective, computed over all rows in float64, is at most `tol`, and warns if it cannot reach this.
+
+    Parameters
+    ----------
+    epsilon : float, default 0.0
+        Half the width of the tube in which errors cost nothing, in units of y.
+    loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default "epsilon_insensitive"
+        The loss.
+    verbose : int, default 0
+        Print solver, iterations and gap.
+    solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
+        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows that
+        have curvature. ``"auto"`` chooses by cost, and switches if the first is slow. ``"cocoa"`` is CoCoA+ alone,
+        coordinate descent on the rows of every rank at once, with which the others start on a cluster.
+    n_jobs : int or None, default None
+        Number of threads; on a cluster, number of workers. None is one thread, or every worker; -1 is all cores.
+
+    Attributes
+    ----------
+    coef_ : array of float64, shape (n_features,)
+        Weights.
+    intercept_ : array of float64, shape (1,), or 0.0
+        Intercept.
+    n_iter_ : int
+        Passes and Newton steps.
+    gap_ : float
+        Relative duality gap.
+    converged_ : bool
+        Whether it is at most `tol`.
+    primal_objective_, dual_objective_ : float
+        The objective, and a lower bound of its minimum.
+    n_screened_ : int
+        Rows (equal ones counted once) for which the gap proves that the dual variable is, at every optimum, at zero or
+        at an end of its interval.
+    solver_ : str
+        The solver.
+
+    See Also
+    --------
+    dsgd.SGDRegressor : Trains the same model by SGD, on data of any size and on a cluster, to moderate accuracy.
+    LinearSVC : Classification.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import LinearSVR
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> model = LinearSVR(C=10.0, random_state=0).fit(X, 2 * X.ravel())
+    >>> round(float(model.coef_[0]), 2)
+    2.0
+    """
+
+    _TASK: ClassVar[str] = "regression"
+
+    epsilon: float = 0.0
+    tol: float = 1e-4
+    C: float = 1.0
+    loss: str = "epsilon_insensitive"
+    fit_intercept: bool = True
+    intercept_scaling: float = 1.0
+    dual: bool | str = "auto"
+    verbose: int = 0
+    random_state: Any = None
+    max_iter: int = 1000
+    solver: str = "auto"
+    penalize_intercept: bool = True
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
+    on_failure: FailurePolicy = "raise"
+
+    @notifies_callbacks
+    @takes_tables
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train."""
+        self._check_parameters()
+        check_number("LinearSVR(epsilon=...)", self.epsilon, low=0)
+        if self._uses_cluster(X):
+            solutions = self._solve_on_cluster(X, y, sample_weight).solutions
+        else:
+            self._forget_cluster()
+            X, y, weights = self._check_rows(X, y, sample_weight)
+            job = self._make_job(self._seed())
+            data = self._gather(X, y, weights, job.seed)
+            problem = job.pose(data, np.ones(1), 0)
+            solutions = self._solve(1, lambda _, team: self._solve_l2(job, problem, team))
+        self._take_in(solutions)
+        self.coef_ = self.coef_.ravel()
+        self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual
+        self.solver_, self.n_screened_ = solutions[0].solver, solutions[0].n_proven
+        return self
+
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
+        return X, y, self._check_weights(sample_weight, X)
+
+    def _classes_of(self, summaries: Sequence[BlockSummary]) -> None:
+        return None
+
+    def _make_job(self, seed: int) -> LinearJob:
+        return self._job(seed, epsilon=float(self.epsilon))

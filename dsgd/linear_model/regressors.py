@@ -1,18 +1,15 @@
-"""`Lasso` and `ElasticNet`: least squares with an L1 penalty, to a duality gap."""
+"""`Lasso`, `ElasticNet`, `Ridge` and `PoissonRegressor`: regression to a duality gap."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
-
-import numpy as np
+from typing import Any, ClassVar
 
 from dsgd.comm.base import TransportName
-from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
-from dsgd.inputs.named import takes_tables
-from dsgd.linear_model.cluster import AbstractRegressor
-from dsgd.linear_model.objectives import ElasticNetObjective
+from dsgd.linear_model.base import AbstractRegressor
+from dsgd.linear_model.problem import ElasticNetObjective, PoissonObjective, RidgeObjective
+from dsgd.local.objective import Deviance
 from dsgd.validation import check_number
 
 
@@ -42,47 +39,11 @@ class AbstractL1Regressor(AbstractRegressor):
     tol: float
     max_iter: int
 
+    _screens: ClassVar[bool] = True
+
     def _share(self) -> float:
         """Return the share of the absolute weights in the penalty."""
         return 1.0
-
-    @notifies_callbacks
-    @takes_tables
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, files or Rows
-            Rows, shape (n_samples, n_features), float32 or float64; others are converted. Arithmetic is in float64.
-            Files are svmlight, Parquet, CSV or Arrow.
-        y : array-like, dask collection or str, shape (n_samples,)
-            Targets, or the name of their column; None where blocks or svmlight files hold them.
-        sample_weight : array-like, dask collection, str or None, shape (n_samples,)
-            Weights of the rows, not negative, or the name of their column. Only their ratios matter, as in
-            scikit-learn.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidDataError
-            Sample weights are negative, or all zero.
-        InvalidParameterError
-            A parameter is out of range.
-        """
-        name = type(self).__name__
-        self._check_common()
-        check_number(f"{name}(alpha=...)", self.alpha, low=0, open_low=True, high=np.inf, open_high=True)
-        if self._uses_cluster(X):
-            solution = self._fit_on_cluster(X, y, sample_weight)
-        else:
-            self._forget_cluster()
-            solution = self._fit_here(*self._check_targets(X, y, sample_weight))
-        self.n_screened_ = solution.n_screened
-        return self
 
     def _objective(self) -> ElasticNetObjective:
         """Return what is minimised."""
@@ -174,3 +135,103 @@ class ElasticNet(AbstractL1Regressor):
 
     def _share(self) -> float:
         return float(self.l1_ratio)
+
+
+@inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
+class PoissonRegressor(AbstractRegressor):
+    """Poisson regression with a log link, solved to a certified duality gap.
+
+    Minimises over w and b, with the rate ``exp(x_i w + b)``::
+
+        1 / sum_i s_i  sum_i s_i (exp(x_i w + b) - y_i (x_i w + b)) + alpha / 2 |w|^2
+
+    with sample weights s. Up to a constant, this is the objective of scikit-learn's class of the same name.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        Weight of the penalty; positive.
+    max_iter : int, default 100
+        Maximum number of steps.
+    tol : float, default 1e-4
+        Stop when the duality gap is at most ``tol`` times half the mean deviance of a model with only an intercept.
+    n_jobs : int or None, default None
+        Number of threads: None is one, -1 one per core. Only fits on many dense rows use more than one; the model does
+        not depend on their number. On a cluster, the number of workers; None uses all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.linear_model import PoissonRegressor
+    >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> model = PoissonRegressor(alpha=1e-3, tol=1e-8).fit(X, [1, 2, 4, 8])
+    >>> model.predict([[4.0]]).round(0).tolist()
+    [16.0]
+    """
+
+    alpha: float = 1.0
+    fit_intercept: bool = True
+    max_iter: int = 100
+    tol: float = 1e-4
+    warm_start: bool = False
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
+
+    def _objective(self) -> PoissonObjective:
+        """Return what is minimised."""
+        return PoissonObjective(self.fit_intercept, float(self.tol), float(self.alpha))
+
+    @property
+    def _deviance(self) -> Deviance:
+        """The deviance that is minimised, of which `score` is the share that the model explains."""
+        return Deviance("poisson", 0.0)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
+@inherit_docs
+@dataclass(eq=False, repr=False)
+class Ridge(AbstractRegressor):
+    """Least squares with a squared penalty, solved to a certified duality gap.
+
+    Minimises over w and b::
+
+        sum_i s_i (y_i - x_i w - b)^2 + alpha |w|^2
+
+    with sample weights s. This is the objective of scikit-learn's class of the same name. With at most 1,500
+    columns, or at most 1,500 dense rows, the solver factors the smaller Gram matrix (Cholesky). Otherwise it uses
+    conjugate gradients.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        Weight of the penalty; positive.
+    max_iter : int, default 100
+        Maximum number of linear systems solved; each solution refines the previous one.
+    tol : float, default 1e-8
+        Stop when the duality gap is at most ``tol`` times ``sum_i s_i y_i^2``, with y centred if there is an intercept.
+        A Cholesky factor leaves a gap of the size of rounding errors, whatever ``tol`` is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.linear_model import Ridge
+    >>> Ridge(alpha=1.0, fit_intercept=False).fit(np.eye(2), [4.0, -2.0]).coef_.tolist()
+    [2.0, -1.0]
+    """
+
+    alpha: float = 1.0
+    fit_intercept: bool = True
+    max_iter: int = 100
+    tol: float = 1e-8
+    client: Any = None
+    transport: TransportName = "auto"
+
+    def _objective(self) -> RidgeObjective:
+        """Return what is minimised."""
+        return RidgeObjective(self.fit_intercept, float(self.tol), float(self.alpha))

@@ -1,4 +1,6 @@
-"""Training shared by the kernel classifiers: one problem per pair of classes, and their votes.
+"""What classifiers with calibration curves share: `dsgd.svm.calibration`, fitted and applied.
+
+Kernel classifiers: one problem per pair of classes, their votes and probabilities.
 
 Pairs are solved side by side where there are as many as threads, and dealt out to the ranks of a gang where that pays
 (`dsgd.svm.distributed.dealing`). Of pair (a, b), a before b, positive means class a; with two classes positive means
@@ -15,27 +17,41 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import combinations
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.special import expit
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import compute_class_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.named import takes_tables
-from dsgd.svm.calibration import METHODS, N_FOLDS, assign_folds, draw_folds, draw_seed, fit_curve, fit_sigmoid
+from dsgd.inputs.prediction import AbstractClusterClassifier
+from dsgd.svm.calibration import (
+    METHODS,
+    N_FOLDS,
+    AbstractCalibrated,
+    assign_folds,
+    couple,
+    draw_folds,
+    draw_seed,
+    fit_curve,
+    fit_sigmoid,
+    normalised,
+)
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, near_start
-from dsgd.svm.estimators.pair_votes import AbstractPairVotes
-from dsgd.svm.kernel_solver.class_pairs import ClassPairs
-from dsgd.svm.kernel_solver.linear_start import has_linear_start
-from dsgd.svm.kernel_solver.merging import distribute, sums_by
+from dsgd.svm.kernel_solver.pairs import ClassPairs
 from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
+from dsgd.svm.kernel_solver.solve import has_linear_start
 from dsgd.svm.kernels.functions import Kernel
-from dsgd.svm.kernels.numbering import places_of
+from dsgd.svm.kernels.rows import distribute, places_of, sums_by
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import (
@@ -47,6 +63,25 @@ from dsgd.validation import (
     warn_user,
     weights_of_classes,
 )
+
+#: Numbers of pairs, each under both of its classes, that are held at once.
+_HELD = 2**17
+
+
+@lru_cache(maxsize=16)
+def _columns_of(k: int) -> AnyArray:
+    """Return which pairs each of k classes is in, by the number of the other class, shape (k, k - 1)."""
+    columns = np.empty((k, k), dtype=np.int64)
+    for number, (a, b) in enumerate(combinations(range(k), 2)):
+        columns[a, b] = columns[b, a] = number
+    return columns[~np.eye(k, dtype=np.bool_)].reshape(k, k - 1)
+
+
+def _has_probabilities(model: AbstractKernelClassifier) -> bool:
+    if not model._is_calibrated():
+        raise AttributeError("predict_proba is not available when probability=False")
+    return True
+
 
 #: Most steps to smaller gaps for each sample, besides half as many as to `tol`: if the margin is zero, each further
 #: digit takes more steps than those before and none is enough. A gap that is no larger than this is nothing.
@@ -66,7 +101,7 @@ class _RowTable:
 
 
 @inherit_method_docs
-class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
+class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, AbstractKernelSVM):
     """Kernel classifier trained one against one; `SVC` and `NuSVC` are the ones to use.
 
     Parameters
@@ -111,6 +146,14 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
 
     class_weight: Any
     random_state: Any
+    decision_function_shape: str
+    break_ties: bool
+    probability: bool | str
+
+    classes_: AnyArray
+
+    #: A and B of each pair, shape (2, n_pairs); (2, 0) where none were fitted.
+    _sigmoids: FloatMatrix
 
     #: Whether a dual has one sum, the linear term −1 and a start at zero, as those do that are solved many in a call.
     _IS_PLAIN: ClassVar[bool] = False
@@ -197,31 +240,24 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         is_balanced = isinstance(self.class_weight, str)
         self.class_weight_ = weights_of_classes(where, None if is_balanced else self.class_weight, self.classes_)
         weights = np.where(self.class_weight_[codes] > 0.0, weights, 0.0)
-        codes = self._leave_out_classes(codes, weights)
-        if is_balanced:
-            labels = self.classes_[codes[codes < len(self.classes_)]]
-            self.class_weight_ = weights_of_classes(where, self.class_weight, self.classes_, labels=labels)
-        self._train(X, np.minimum(codes, len(self.classes_) - 1), weights)
-
-    def _leave_out_classes(self, codes: IntVector, weights: FloatVector) -> IntVector:
-        """Forget classes of which no row has weight, as if their rows were not there; return codes of the others.
-
-        Rows of these have the number of classes as their code.
-        """
         present = np.unique(codes[weights > 0])
         if len(present) < 2:
             raise InvalidDataError(
                 f"{self._ONE_CLASS_LEFT}, {self.classes_[present]}. Give rows of another class weights above zero."
             )
-        if len(present) == len(self.classes_):
-            return codes
-        numbers = np.full(len(self.classes_), len(present), dtype=codes.dtype)
-        numbers[present] = np.arange(len(present))
-        self.classes_, self.class_weight_ = self.classes_[present], self.class_weight_[present]
-        return numbers[codes]
-
-    def _train(self, X: Any, codes: AnyArray, weights: FloatVector) -> None:
-        X = self._deal_pairs(X, codes)
+        if len(present) < len(self.classes_):  # classes of which no row has weight are as if their rows were not there
+            numbers = np.full(len(self.classes_), len(present), dtype=codes.dtype)
+            numbers[present] = np.arange(len(present))
+            self.classes_, self.class_weight_ = self.classes_[present], self.class_weight_[present]
+            codes = numbers[codes]
+        if is_balanced:
+            labels = self.classes_[codes[codes < len(self.classes_)]]
+            self.class_weight_ = weights_of_classes(where, self.class_weight, self.classes_, labels=labels)
+        codes = np.minimum(codes, len(self.classes_) - 1)
+        if self._gang is not None and self._answer is None:
+            self._dealer = dealer_of(self._gang, X, self, codes)
+            if self._dealer is not None:  # a rank trains its pairs on all rows, as a fit in one process
+                X, self._gang = self._gang.gather_rows(X), None
         bounds = self._bounds(codes, weights)
         first, owner, total = self._merge(X, codes if self._gang is not None else codes.astype(np.float64), bounds)
         kernel = self._make_kernel(X, weights, first, owner)
@@ -230,7 +266,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         both = np.array(pairs)
         table = _RowTable(codes, owner, bounds, weights, *self._hold_out(codes))
 
-        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int, *, small: ClassPairs) -> TrainedPair:
+        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int) -> TrainedPair:
             rows = small.samples(pair)
             is_all = len(rows) == len(first) and self._gang is not None  # with their tables as they are
             of_whole, upper_of = (first, total) if is_all else (first[rows], total[rows])
@@ -262,10 +298,16 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
             return TrainedPair(rows[used], (y * solution.alpha[0])[used], rest, curve)
 
-        def train_many(numbers: IntVector, pool: Pool, *, small: ClassPairs) -> list[TrainedPair | None]:
-            tol, limit, sign = float(self.tol), int(self.max_iter), self._sign_of_first()
+        found: list[Any] = [None] * len(pairs)
+
+        def train_batch(place: int, pool: Pool) -> None:
+            numbers, sign = batches[place], self._sign_of_first()
+            tol, limit = float(self.tol), int(self.max_iter)
             solved = small.solve_many(both[numbers], total, sign, tol=tol, max_iter=limit, pool=pool)
-            return [None if each is None else TrainedPair(*each, None) for each in solved]
+            for number, each in zip(numbers.tolist(), solved, strict=True):
+                if each is not None:
+                    found[number] = TrainedPair(*each, None)
+                    self._tell_of(pairs[number], each[-1])
 
         with self._open_pool() as pool:
             most = self._cache_bytes() if self._takes_small_pairs() else 0
@@ -273,48 +315,35 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             sizes = np.bincount(merged_codes, minlength=len(self.classes_))[both].sum(axis=1)
             is_plain = self._IS_PLAIN and self._dealer is None and not self._is_calibrated()
             batches = small.batches(pairs) if is_plain else []
-            many = batches, partial(train_many, small=small)
-            found = self._for_each(pairs, sizes, partial(train_pair, small=small), many, pool)
-        if found is None:  # they are on rank 0
+            if batches:
+                pool.spread(train_batch, len(batches))
+            self._for_each(found, sizes, lambda number, *how: train_pair(pairs[number], *how), pool)
+        if self._dealer is not None:
+            found = self._dealer.collect(found) or []
+        if not found:  # they are on rank 0
             return
-        self._take_curves([trained.curve for trained in found if trained.curve is not None])
-        coefs, rows = self._lay_out(pairs, found, merged_codes, codes, owner, bounds, total)
-        is_support = coefs.any(axis=0)
-        if not is_support.all():
-            coefs, rows = coefs[:, is_support], rows[is_support]
-        self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
+        # LIBSVM's sigmoids of all pairs, where those were fitted.
+        method, curves = self._curve_method(), [trained.curve for trained in found if trained.curve is not None]
+        self._sigmoids = np.hstack([np.empty((2, 0)), *(curves if method is None else ())])
+        self._curves = (method, [] if method is None else curves)
+        self._collect(X, table, merged_codes, total, pairs, found, kernel)
         self.n_kernel_evaluations_ += small.n_evaluations * (1 if self._dealer is None else self._dealer.size)
 
-    def _deal_pairs(self, X: Any, codes: AnyArray) -> Any:
-        """Return the rows that this rank trains on: all, as in a fit in one process, where pairs are dealt out."""
-        if self._gang is None or self._answer is not None:
-            return X
-        self._dealer = dealer_of(self._gang, X, self, codes)
-        if self._dealer is not None:
-            X, self._gang = self._gang.gather_rows(X), None
-        return X
-
     def _for_each(
-        self,
-        pairs: list[tuple[int, int]],
-        sizes: IntVector,
-        train_pair: Callable[[tuple[int, int], Pool, int], TrainedPair],
-        many: tuple[list[IntVector], Callable[[IntVector, Pool], list[TrainedPair | None]]],
-        pool: Pool,
-    ) -> list[TrainedPair] | None:
-        """Train all pairs: one after the other on all threads, or side by side, each with its part of the cache.
+        self, found: list[Any], sizes: IntVector, train_pair: Callable[[int, Pool, int], TrainedPair], pool: Pool
+    ) -> None:
+        """Train the pairs that are not found, one after the other on all threads or side by side, each with its share.
 
-        Where they are dealt out, a rank trains its own, and all are returned on rank 0, None on the others.
+        Where they are dealt out, a rank trains its own.
         """
         n, dealer = pool.n_threads, self._dealer
-        found: list[Any] = [None] * len(pairs)
         # Pairs side by side leave no thread waiting at the end of a block.
-        is_spread = n > 1 and len(pairs) >= n * (1 if dealer is None else dealer.size) and self._gang is None
+        is_spread = n > 1 and len(found) >= n * (1 if dealer is None else dealer.size) and self._gang is None
         share = self._cache_bytes() // (n if is_spread else 1)
 
         def train(number: int, pool: Pool) -> None:
             if dealer is None or dealer.begin(number):
-                found[number] = train_pair(pairs[number], pool, share)
+                found[number] = train_pair(number, pool, share)
                 if dealer is not None:
                     dealer.end(number)
 
@@ -325,50 +354,10 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             for number in numbers.tolist():
                 train(number, pool)
 
-        if dealer is None:
-            batches, train_many = many
-
-            def train_batch(place: int, pool: Pool) -> None:
-                numbers = batches[place]
-                for number, trained in zip(numbers.tolist(), train_many(numbers, pool), strict=True):
-                    found[number] = trained
-                    if trained is not None:
-                        self._tell_of(pairs[number], trained.solution)
-
-            if n > 1 and len(batches) > 1:
-                pool.spread(train_batch, len(batches))
-            else:
-                for place in range(len(batches)):
-                    train_batch(place, pool)
+        if dealer is not None:
+            dealer.run(sizes, train_all)
+        else:
             train_all(np.array([number for number, trained in enumerate(found) if trained is None], dtype=np.int64))
-            return found
-        dealer.run(sizes, train_all)
-        return dealer.collect(found)
-
-    def _lay_out(
-        self,
-        pairs: list[tuple[int, int]],
-        found: list[TrainedPair],
-        merged_codes: IntVector,
-        codes: AnyArray,
-        owner: IntVector,
-        bounds: FloatVector,
-        total: FloatVector,
-    ) -> tuple[FloatMatrix, IntVector]:
-        """Return coefficients of rows, shape (n_classes - 1, m), as scikit-learn lays them out, and which rows."""
-        samples = np.concatenate([trained.samples for trained in found])
-        used = np.unique(samples)
-        merged = np.zeros((len(self.classes_) - 1, len(used)))
-        first, second = np.repeat(np.array(pairs), [len(trained.samples) for trained in found], axis=0).T
-        lines = np.where(merged_codes[samples] == first, second - 1, first)
-        place = places_of(used, len(total) + 1)  # the last is that of rows without weight
-        merged[lines, place[samples]] = np.concatenate([trained.beta for trained in found])
-        rows = np.flatnonzero(place[owner] >= 0)
-        rows = rows[np.argsort(codes[rows], kind="stable")]
-        coefs = np.empty((len(merged), len(rows)))
-        for line, dealt in zip(merged, coefs, strict=True):
-            dealt[:] = distribute(line, place[owner[rows]], bounds[rows], total[used])
-        return coefs, rows
 
     def _tell_of(self, pair: tuple[int, int], solution: Solution) -> None:
         """Tell who listens that a pair is solved."""
@@ -378,9 +367,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
 
     def _takes_small_pairs(self) -> bool:
         """Return whether no parameter needs a solver of one problem at a time."""
-        policy = self._policy()
-        is_idle = policy.mode == "none" or policy.waits_for_pressure
-        return is_idle and self._gang is None and self._answer is None and self.solver == "block"
+        return self._policy().starts_idle() and self._gang is None and self._answer is None and self.solver == "block"
 
     def _solve_pair(self, dual: Dual, run: Callable[[Dual, float, int], Solution]) -> Solution:
         """Solve the problem of a pair; halve the gap while the margin is less than twice that.
@@ -435,12 +422,6 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         scores = self._held_out_scores(place, is_first, parts, each, solve, n=len(rows))
         return fit_curve(method, scores, is_first == (self._sign_of_first() > 0), table.weights[used])
 
-    def _take_curves(self, curves: list[FloatMatrix]) -> None:
-        """Keep the curves of all pairs, LIBSVM's sigmoids where those were fitted."""
-        method = self._curve_method()
-        self._sigmoids = np.hstack([np.empty((2, 0)), *(curves if method is None else ())])
-        self._curves = (method, [] if method is None else curves)
-
     def _held_out_scores(
         self,
         place: IntVector,
@@ -477,15 +458,30 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     def _collect(
         self,
         X: Any,
-        codes: AnyArray,
-        support: IntVector,
-        coefs: FloatMatrix,
+        table: _RowTable,
+        merged_codes: IntVector,
+        total: FloatVector,
         pairs: list[tuple[int, int]],
-        solutions: list[Solution],
+        found: list[TrainedPair],
         kernel: Kernel,
     ) -> None:
         """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
-        k = len(self.classes_)
+        codes, k, solutions = table.codes, len(self.classes_), [trained.solution for trained in found]
+        samples = np.concatenate([trained.samples for trained in found])
+        used = np.unique(samples)
+        merged = np.zeros((k - 1, len(used)))
+        one, other = np.repeat(np.array(pairs), [len(trained.samples) for trained in found], axis=0).T
+        place = places_of(used, len(total) + 1)  # the last is that of rows without weight
+        lines = np.where(merged_codes[samples] == one, other - 1, one)
+        merged[lines, place[samples]] = np.concatenate([trained.beta for trained in found])
+        support = np.flatnonzero(place[table.owner] >= 0)
+        support = support[np.argsort(codes[support], kind="stable")]
+        coefs = np.empty((k - 1, len(support)))
+        for line, dealt in zip(merged, coefs, strict=True):
+            dealt[:] = distribute(line, place[table.owner[support]], table.bounds[support], total[used])
+        is_support = coefs.any(axis=0)
+        if not is_support.all():
+            coefs, support = coefs[:, is_support], support[is_support]
         thresholds = np.concatenate([solution.thresholds for solution in solutions]).reshape(len(pairs), -1)
         # What coefficients are divided by: the margin, if the sum is fixed for each sign.
         is_divided = thresholds.shape[1] == 2
@@ -517,6 +513,153 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             self._note = text
         else:
             warn_user(text, RuntimeWarning)
+
+    # -- prediction ----------------------------------------------------------------------------------------------
+
+    def _is_calibrated(self) -> bool:
+        return bool(self.probability) and self.probability != "deprecated"
+
+    def _sign_of_first(self) -> float:
+        """Return the sign that the first class of a pair has; with two classes, positive means the second."""
+        return -1.0 if len(self.classes_) == 2 else 1.0
+
+    def _pair_coefs(self) -> FloatMatrix:
+        """Return the coefficients of each pair of classes, shape (n_SV, n_pairs)."""
+        coefs = self._dense_coefs()
+        k = len(self.classes_)
+        ends = np.concatenate([[0], np.cumsum(self._n_support)])
+        out = np.zeros((coefs.shape[1], k * (k - 1) // 2))
+        for column, (a, b) in enumerate(combinations(range(k), 2)):
+            out[ends[a] : ends[a + 1], column] = coefs[b - 1, ends[a] : ends[a + 1]]
+            out[ends[b] : ends[b + 1], column] = coefs[a, ends[b] : ends[b + 1]]
+        return out
+
+    @property
+    def probA_(self) -> FloatVector:  # noqa: N802
+        """Slopes of the sigmoids of all pairs; deprecated."""
+        return self._sigmoid("probA_", 0)
+
+    @property
+    def probB_(self) -> FloatVector:  # noqa: N802
+        """Shifts of the sigmoids of all pairs; deprecated."""
+        return self._sigmoid("probB_", 1)
+
+    def _sigmoid(self, name: str, row: int) -> FloatVector:
+        if not hasattr(self, "_sigmoids"):
+            raise AttributeError(f"{name} is available after fit")
+        warn_user(
+            f"Attribute `{name}` was deprecated by scikit-learn 1.9 and is removed when theirs is.",
+            FutureWarning,
+        )
+        return np.asarray(self._sigmoids[row])
+
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        # The support vectors of a class have a coefficient for each of its pairs only, not for all.
+        columns = _columns_of(len(self.classes_))
+        return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), columns, strict=True))
+
+    def _pair_scores(self, X: Any) -> FloatMatrix:
+        return np.asarray(self._sums(X) + self.intercept_)
+
+    def decision_function(self, X: Any) -> Any:
+        """Return decision values.
+
+        Returns
+        -------
+        array, shape (n,), (n, n_classes) or (n, n_classes * (n_classes - 1) / 2)
+            With two classes, positive means the second; of a pair, positive means the first. ``"ovr"`` counts votes and
+            breaks ties by the sums of decision values.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            k = len(self.classes_)
+            columns = k if self.decision_function_shape == "ovr" else k * (k - 1) // 2
+            return self._apply("decision_function", X, None if k == 2 else columns, np.float64)
+        scores = self._pair_scores(X)
+        if scores.shape[1] == 1:
+            return scores[:, 0]
+        if self.decision_function_shape == "ovo":
+            return scores
+        votes, sums = self._votes(scores >= 0), self._score_sums(scores)
+        return np.asarray(votes + sums / (3 * (np.abs(sums) + 1)))
+
+    def _votes(self, is_first: AnyArray) -> FloatMatrix:
+        """Return how many votes each class has, by which class of each pair a row is given to, (n, n_classes)."""
+        return self._by_class(is_first, lambda mine, leads: (mine == leads).sum(axis=2))
+
+    def _score_sums(self, scores: FloatMatrix) -> FloatMatrix:
+        """Return the sums of the decision values of each class, (n, n_classes)."""
+        # One after the other: sums of the same numbers in another order have other last digits.
+        return self._by_class(scores, lambda mine, leads: np.cumsum(np.where(leads, mine, -mine), axis=2)[:, :, -1])
+
+    def _by_class(self, of_pairs: AnyArray, work: Callable[[AnyArray, AnyArray], AnyArray]) -> FloatMatrix:
+        """Return what `work` makes of what each class has in its pairs, (n, k, k - 1), and of where it is the first."""
+        k = len(self.classes_)
+        columns, leads = _columns_of(k), np.arange(k)[:, None] <= np.arange(k - 1)
+        out, step = np.empty((len(of_pairs), k)), max(1, _HELD // (k * k))
+        for start in range(0, len(of_pairs), step):
+            out[start : start + step] = work(of_pairs[start : start + step, columns], leads)
+        return out
+
+    def predict(self, X: Any) -> Any:
+        """Return the labels.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted labels.
+
+        Raises
+        ------
+        InvalidParameterError
+            ``break_ties`` with ``decision_function_shape="ovo"``.
+        """
+        self._check_fitted()
+        if self.break_ties and self.decision_function_shape == "ovo":
+            raise InvalidParameterError("break_ties must be False when decision_function_shape is 'ovo'")
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, self.classes_.dtype)
+        scores = self._pair_scores(X)
+        # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
+        if scores.shape[1] == 1:
+            return np.asarray(self.classes_[(scores[:, 0] >= 0).astype(np.intp)])
+        votes = self._votes(scores >= 0 if self.break_ties else scores > 0)
+        if self.break_ties:
+            sums = self._score_sums(scores)
+            votes = votes + sums / (3 * (np.abs(sums) + 1))
+        return np.asarray(self.classes_[np.argmax(votes, axis=1)])
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities; only with a `probability`.
+
+        The class of the largest need not be the one that `predict` names: probabilities come from machines of parts of
+        the rows, labels from the votes of the machines of all. With two classes and ``"isotonic"`` they may be zero.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Probabilities, in the order of ``classes_``.
+        """
+        check_is_fitted(self)
+        if self._curve_method() is None and not self._sigmoids.shape[1]:
+            raise NotFittedError("predict_proba is not available when fitted with probability=False")
+        if self._is_lazy(X):
+            return self._apply("predict_proba", X, len(self.classes_), np.float64)
+        if self._curve_method() is not None:
+            positive = self._positive_probabilities(self._pair_scores(X))
+            return normalised(positive) if len(self.classes_) == 2 else couple(positive, len(self.classes_))
+        scale, shift = self._sigmoids
+        return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
+        check_is_fitted(self)
+        if self._is_lazy(X):
+            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
+        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
+            return np.log(self.predict_proba(X))
 
 
 def _margin(solution: Solution) -> float:
