@@ -21,15 +21,11 @@ from dsgd.report.figures import series, texts_at
 from dsgd.report.theme import MUTED
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of, pareto
-from dsgd.study.frame.data import checksum_of, file_names
-from dsgd.study.frame.measure import majority_accuracy, point, spent
-from dsgd.study.frame.missing import MissingData, sizes_of
+from dsgd.study.frame.data import MissingData, checksum_of, file_names, majority_accuracy, point, sizes_of, spent
 from dsgd.study.frame.report import data_table, gang_text, joined, where
-from dsgd.study.frame.rows import Row
+from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, pareto
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS
-from dsgd.study.verdict import average, exact
+from dsgd.study.published import STATEMENTS, average, exact
 from dsgd.sync import (
     DPSGD,
     EASGD,

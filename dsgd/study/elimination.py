@@ -26,15 +26,12 @@ from dsgd.errors import DatasetError, InvalidParameterError
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
 from dsgd.report.figures import Dash
 from dsgd.report.theme import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour
-from dsgd.study.frame.cells import Cell, Stat, cells_of
-from dsgd.study.frame.data import place
-from dsgd.study.frame.missing import MissingData
+from dsgd.study.frame.data import MissingData, place
 from dsgd.study.frame.report import tally, time_text
-from dsgd.study.frame.rows import Row, picked
+from dsgd.study.frame.rows import Cell, Row, Stat, cells_of, picked
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import SOURCES, STATEMENTS, Statement
+from dsgd.study.published import SOURCES, STATEMENTS, Interval, Margin, Statement, exact, ratio, were_busy
 from dsgd.study.svm_problems import PROBLEMS, Problem, ProblemData, load_problem
-from dsgd.study.verdict import Interval, Margin, exact, ratio, were_busy
 from dsgd.svm import SVC, EliminationRecord
 from dsgd.svm.kernel_solver.direct import LARGEST_DIRECT
 from dsgd.svm.kernel_solver.smo import solve_block

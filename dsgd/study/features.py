@@ -21,14 +21,11 @@ from dsgd.report.figures import Dash
 from dsgd.report.theme import TEXT, Colour
 from dsgd.study.agents import ALONE, GRAPHS, ONE_MACHINE, run_agents
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of
-from dsgd.study.frame.data import DataSource, StudyData, load_or_keep
-from dsgd.study.frame.missing import MissingData, sizes_of
+from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_keep, sizes_of
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
+from dsgd.study.frame.rows import Cell, Row, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import SOURCES, STATEMENTS, as_points, as_times
-from dsgd.study.verdict import average, difference, ratio
+from dsgd.study.published import SOURCES, STATEMENTS, as_points, as_times, average, difference, ratio
 from dsgd.svm import SVC
 from dsgd.types import AnyArray, FloatMatrix
 

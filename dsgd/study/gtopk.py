@@ -40,17 +40,22 @@ from dsgd.report import (
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn import Digits, load_digits
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of
-from dsgd.study.frame.data import checksum_of
-from dsgd.study.frame.measure import majority_accuracy
-from dsgd.study.frame.missing import MissingData
+from dsgd.study.frame.data import MissingData, checksum_of, majority_accuracy, place_name
 from dsgd.study.frame.report import data_table
-from dsgd.study.frame.rows import Row
+from dsgd.study.frame.rows import Cell, Row, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.frame.workers import place_name
 from dsgd.study.invented import InventedText
-from dsgd.study.published import FIGURES, STATEMENTS, Statement, as_points
-from dsgd.study.verdict import Interval, average, difference, exact, were_busy
+from dsgd.study.published import (
+    FIGURES,
+    STATEMENTS,
+    Interval,
+    Statement,
+    as_points,
+    average,
+    difference,
+    exact,
+    were_busy,
+)
 from dsgd.sync import MinibatchSGD
 from dsgd.types import AnyArray
 
@@ -402,8 +407,7 @@ class _Course:
     def __init__(self, run: Run, lessons: Lessons) -> None:
         import torch
 
-        from dsgd.study.networks import CNN
-        from dsgd.study.published_networks import CharLSTM
+        from dsgd.study.networks import CNN, CharLSTM
 
         self._run, self._lessons = run, lessons
         with torch.random.fork_rng():
@@ -476,7 +480,7 @@ def time_network(name: str, batches: tuple[int, int], batch: int, repeats: int) 
     """Return how long forward and backward passes of a network take on one thread."""
     import torch
 
-    from dsgd.study.published_networks import BUILDERS
+    from dsgd.study.networks import BUILDERS
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

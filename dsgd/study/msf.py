@@ -46,14 +46,11 @@ from dsgd.report.theme import (
 from dsgd.report.theme import PHASES as SHOWN_PHASES
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, Stat, cells_of, one_of
-from dsgd.study.frame.data import DataSource, place
-from dsgd.study.frame.measure import objective, score, spent
+from dsgd.study.frame.data import DataSource, objective, place, score, spent
 from dsgd.study.frame.report import data_table, joined, tally, time_text
-from dsgd.study.frame.rows import Row
+from dsgd.study.frame.rows import Cell, Row, Stat, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import FIGURES, SOURCES, STATEMENTS
-from dsgd.study.verdict import difference, ratio, were_busy
+from dsgd.study.published import FIGURES, SOURCES, STATEMENTS, difference, ratio, were_busy
 from dsgd.sync import EpochAveraging, LocalSGD
 
 __all__ = ["STUDY", "communication_reduction", "family", "period_speedup", "results_table"]

@@ -37,8 +37,7 @@ from dsgd.sim.scaling import (
 )
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.study import Option, Study
-from dsgd.study.published import FIGURES, STATEMENTS, Statement
-from dsgd.study.verdict import exact
+from dsgd.study.published import FIGURES, STATEMENTS, Statement, exact
 
 __all__ = [
     "PUBLISHED",

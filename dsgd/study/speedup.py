@@ -36,14 +36,11 @@ from dsgd.report import (
 )
 from dsgd.report.theme import ORANGE
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of
-from dsgd.study.frame.data import DataSource, StudyData, place
-from dsgd.study.frame.measure import score
+from dsgd.study.frame.data import DataSource, StudyData, place, score
 from dsgd.study.frame.report import data_table, joined
-from dsgd.study.frame.rows import Row
+from dsgd.study.frame.rows import Cell, Row, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS
-from dsgd.study.verdict import ratio, were_busy
+from dsgd.study.published import STATEMENTS, ratio, were_busy
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -23,14 +23,11 @@ from dsgd.ledger import PHASES
 from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_text, period_axis, series
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of
-from dsgd.study.frame.data import DataSource, place
-from dsgd.study.frame.measure import objective, score
+from dsgd.study.frame.data import DataSource, objective, place, score
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
+from dsgd.study.frame.rows import Cell, Row, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS
-from dsgd.study.verdict import Interval, difference, ratio, were_busy
+from dsgd.study.published import STATEMENTS, Interval, difference, ratio, were_busy
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
 from dsgd.sync.adaptive import (
     QSR,

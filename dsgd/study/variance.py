@@ -24,14 +24,11 @@ from dsgd.kernels.sum_tree import FANOUT, sum_levels
 from dsgd.local import SAGA, SGD, SVRG, AbstractReduction, Importance, Objective, Shard, make_shard, n_params
 from dsgd.report import Axis, Claim, Figure, Line, Panel, Table, figure_text, series, span_of
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of, only
-from dsgd.study.frame.data import DataSource, checksum_of, load_or_keep
-from dsgd.study.frame.missing import MissingData
+from dsgd.study.frame.data import DataSource, MissingData, checksum_of, load_or_keep
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
+from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times
-from dsgd.study.verdict import average, exact, largest, ratio, were_busy
+from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times, average, exact, largest, ratio, were_busy
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["METHODS", "STUDY", "Course", "Problem", "check_claims", "far_targets", "lowest_objective", "one_of_many"]

@@ -28,11 +28,10 @@ from dsgd.study.claims import (
 )
 from dsgd.study.claims.contests import Versus, judge_accuracy, judge_objective, judge_over
 from dsgd.study.claims.fits import fewest
-from dsgd.study.claims.report import verdict_of
-from dsgd.study.comparison.methods import SEQUENTIAL
+from dsgd.study.claims.registry import verdict_of
 from dsgd.study.comparison.result import Comparison
-from dsgd.study.published import SOURCES, STATEMENTS
-from dsgd.study.verdict import Margin
+from dsgd.study.comparison.runs import SEQUENTIAL
+from dsgd.study.published import SOURCES, STATEMENTS, Margin
 from dsgd.sync import adaptive, resolve
 from web_page import check_page
 

@@ -183,7 +183,7 @@ def test_convergence_is_judged_by_the_paired_difference(below: float, verdict: s
 def test_networks_have_the_sizes_of_the_publication() -> None:
     """Each of the five has as many parameters as the cost of its messages is computed with."""
     torch = pytest.importorskip("torch")
-    from dsgd.study.published_networks import BUILDERS
+    from dsgd.study.networks import BUILDERS
 
     for model in MODELS:
         with torch.device("meta"):

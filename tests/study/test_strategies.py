@@ -11,8 +11,7 @@ from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Page
 from dsgd.study import DataSource, read_rows, run_study, study_page
-from dsgd.study.comparison.methods import FAMILIES, family
-from dsgd.study.comparison.training import looks
+from dsgd.study.comparison.runs import FAMILIES, family, looks
 from dsgd.study.strategies import STUDY, chosen, rate_of
 from dsgd.sync import STRATEGIES, resolve
 from study_rows import made_rows

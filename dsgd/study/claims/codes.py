@@ -26,10 +26,8 @@ from dsgd.compress.base import AbstractCompressor
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster, predict
 from dsgd.sim.scaling import MODELS
-from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.parts import PartOfBox, best_part, measure_parts
-from dsgd.study.published import STATEMENTS, statements
-from dsgd.study.verdict import exact
+from dsgd.study.published import STATEMENTS, Measure, Say, exact, statements
 from dsgd.sync import DPSGD, SGP, BackupWorkers, LocalSGD, MinibatchSGD
 from dsgd.types import FloatVector
 

@@ -29,13 +29,10 @@ from dsgd.estimators import SGDClassifier
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sim.compute import AbstractStragglers
-from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.comparison.compare import compare
-from dsgd.study.comparison.result import Comparison
-from dsgd.study.comparison.summary import StrategyCell
+from dsgd.study.comparison.result import Comparison, StrategyCell
 from dsgd.study.frame.data import DataSource, StudyData, load_data
-from dsgd.study.published import STATEMENTS, Statement, as_times
-from dsgd.study.verdict import difference, ratio
+from dsgd.study.published import STATEMENTS, Measure, Say, Statement, as_times, difference, ratio
 from dsgd.sync import (
     ADPSGD,
     ASGD,

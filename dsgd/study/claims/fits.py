@@ -17,10 +17,8 @@ from dsgd.estimators import SGDClassifier
 from dsgd.local import Cyclical, OneCycle
 from dsgd.report import Claim
 from dsgd.sim import SimulatedCluster
-from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.frame.data import DataSource, load_data
-from dsgd.study.published import STATEMENTS, Statement, statements
-from dsgd.study.verdict import Interval, difference, ratio
+from dsgd.study.published import STATEMENTS, Interval, Measure, Say, Statement, difference, ratio, statements
 from dsgd.sync import MinibatchSGD
 from dsgd.types import FloatMatrix, FloatVector
 

@@ -27,13 +27,11 @@ from dsgd.study import (
     tuning,
     variance,
 )
-from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.frame import study as declared
-from dsgd.study.frame.data import DataSource
+from dsgd.study.frame.data import DataSource, cluster_of
 from dsgd.study.frame.rows import Row, StudyRun
-from dsgd.study.frame.workers import cluster_of
 from dsgd.study.gtopk import RANKS
-from dsgd.study.published import STATEMENTS, statements
+from dsgd.study.published import STATEMENTS, Measure, Say, statements
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import RunSettings, check_process_claim, check_round_claims, observe
 

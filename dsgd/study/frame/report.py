@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from dsgd.report import Claim, Table, load_doubts, origin_doubts, ran
-from dsgd.study.frame.missing import missing_runs
-from dsgd.study.frame.rows import Row
+from dsgd.report import Claim, Line, Table, load_doubts, origin_doubts, ran, series
+from dsgd.study.frame.data import missing_runs
+from dsgd.study.frame.rows import Row, Stat
 
 _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
     "data": lambda row: row["dataset"],
@@ -79,3 +79,12 @@ def joined(values: Iterable[object]) -> str:
 def time_text(seconds: float) -> str:
     """Return seconds from one second on, and milliseconds below."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def line_of(label: str, x: Sequence[float], y: Sequence[float | Stat], number: int = 0, **style: Any) -> Line:
+    """Return a line that looks like the one of a number; of quantities it has the medians, and their ranges."""
+    colour, marker, dash = series(number)
+    stats = [one for one in y if isinstance(one, Stat)]
+    middle = [one.median if isinstance(one, Stat) else one for one in y]
+    look = {"colour": colour, "marker": marker, "dash": dash, "ranges": [(one.low, one.high) for one in stats]}
+    return Line(label, x, middle, **look | style)

@@ -31,12 +31,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Page, Table, origin
-from dsgd.study.frame.data import load_or_keep
-from dsgd.study.frame.missing import MissingData
+from dsgd.study.frame.data import MissingData, cluster_where, load_or_keep, place_name
 from dsgd.study.frame.report import doubts, facts
-from dsgd.study.frame.rows import AbstractRun, Row, StudyRun, check_rows
-from dsgd.study.frame.runner import Record
-from dsgd.study.frame.workers import cluster_where, place_name
+from dsgd.study.frame.rows import AbstractRun, Record, Row, StudyRun, check_rows
 from dsgd.study.published import SOURCES, citations, sources_of
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The study of transports: what copies cost between two processes, over every way, and what zero copy gains over RPC.
 
-`study` declares it. `parties` has what both ends do between messages. `pairs` carries messages between two ranks of a
-gang, `slots` without copies, `dask_ways` over Dask's graph, actors and RPC, `over_mpi` over MPI, and `alone` not at
-all. `counting` counts copies and allocations.
+`study` declares it. `parties` has what both ends do between messages, and does it in one process. `pairs` carries
+messages between two ranks of a gang, with slots without copies; `others` over Dask's graph, actors and RPC, and over
+MPI. `counting` counts copies and allocations.
 """
 
 from dsgd.study.transports.study import STUDY, WAYS, WayCell, missing_parts

@@ -3,27 +3,37 @@
 Each end is a party. Its turn takes the array that came and fills the one that leaves. Two kinds of pairs exist:
 messages, which are written and read once at either end and do nothing else; and training with a parameter server, in
 which one party computes a gradient on its rows and the other takes a step with it and sends the model back.
+
+The work of both in one process, with nothing sent, is the bound: no way can be faster on this memory.
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 
 from dsgd.errors import ProtocolError
+from dsgd.study.frame.rows import Row
+from dsgd.study.transports.counting import COUNTS
 from dsgd.types import AnyArray, FloatVector
 
 #: Models that are trained, by name, and their parameters: logistic regression on rows of 254 columns, a small
 #: convolutional network, and as many numbers as ResNet-50 has, of which only the messages are made.
 MODELS: Final = {"logistic": 254, "cnn": 114_314, "25M": 25_557_032}
-
+_MOST_ROUNDS: Final = 2_000
+# Numbers from which one round is enough to touch all pages.
+_LONG: Final = 1 << 20
 _ROWS: Final = 4_096
 _BATCH: Final = 32
 _RATE: Final = 0.05
 _SIDE: Final = 28
+
 # Values of messages repeat after so many: float32 has them all.
 _VALUES: Final = 1_000
 
@@ -154,3 +164,66 @@ class _Network(AbstractParty):
             n = one.numel()
             out[at : at + n] = one.grad.numpy().reshape(-1)
             at += n
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How many rounds are made."""
+
+    seconds: float
+    rounds: int = 0
+
+    def after(self, warm_s: float) -> int:
+        """Return how many rounds are made after some of which one took so long."""
+        return self.rounds or max(3, min(_MOST_ROUNDS, int(self.seconds / max(warm_s, 1e-9))))
+
+
+def warm_up(work: Work) -> int:
+    """Return how many rounds are made before those that are timed or counted."""
+    return 1 if work.n >= _LONG else 3
+
+
+def digest(array: AnyArray) -> str:
+    """Return what tells this array from other ones."""
+    return hashlib.blake2b(array.tobytes(), digest_size=6).hexdigest()
+
+
+def time_row(seconds: Sequence[float]) -> Row:
+    """Return what a row says of rounds: the median seconds of one, the lowest, and how many there were."""
+    return {"round_s": float(np.median(seconds)), "least_s": min(seconds), "rounds": len(seconds)}
+
+
+def count_row(before: Sequence[int], after: Sequence[int], rounds: int) -> Row:
+    """Return what a row says of a message: each of `COUNTS` of both processes, for one of the two of a round."""
+    per_message = ((late - early) / (2 * rounds) for early, late in zip(before, after, strict=True))
+    return {"rounds": rounds, **dict(zip(COUNTS, per_message, strict=True))}
+
+
+def run_alone(works: Sequence[tuple[Work, Amount]]) -> list[Row]:
+    """Return the rows of some works, and in each ``copy_s``, the seconds of a copy of a message."""
+    return [_run(work, amount) for work, amount in works]
+
+
+def _run(work: Work, amount: Amount) -> Row:
+    first, second = make_party(work, True), make_party(work, False)
+    up, down = np.zeros(work.n, np.float32), np.zeros(work.n, np.float32)
+    got = None
+
+    def play(n: int) -> list[float]:
+        nonlocal got
+        seconds = []
+        for _ in range(n):
+            begin = time.perf_counter()
+            first.turn(got, up)
+            second.turn(up, down)
+            got = down
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+    n = amount.after(min(play(warm_up(work))))
+    found, copies = time_row(play(n)), []
+    for _ in range(n):
+        begin = time.perf_counter()
+        np.copyto(up, down)
+        copies.append(time.perf_counter() - begin)
+    return {**found, "copy_s": float(np.median(copies)), "digest": digest(down)}

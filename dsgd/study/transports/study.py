@@ -12,19 +12,15 @@ from dsgd.errors import InvalidParameterError
 from dsgd.report import Axis, Bars, Claim, Figure, Line, Panel, Table, byte_text, figure_text, seconds_text, series
 from dsgd.report.theme import MUTED, TEXT
 from dsgd.sim.calibration import run_measurement
-from dsgd.study.frame.cells import Cell, cells_of, one_of, only
+from dsgd.study.frame.data import cluster_of
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
+from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.frame.workers import cluster_of
-from dsgd.study.published import STATEMENTS, Statement, as_times
-from dsgd.study.transports import dask_ways
-from dsgd.study.transports.alone import run_alone
+from dsgd.study.published import STATEMENTS, Interval, Statement, as_times, largest, ratio, were_busy
 from dsgd.study.transports.counting import can_count, counted
-from dsgd.study.transports.over_mpi import launcher, run_mpi
-from dsgd.study.transports.pairs import Amount, run_pair
-from dsgd.study.transports.parties import MODELS, Work
-from dsgd.study.verdict import Interval, largest, ratio, were_busy
+from dsgd.study.transports.others import launcher, run_actor, run_graph, run_mpi, run_rpc
+from dsgd.study.transports.pairs import run_pair
+from dsgd.study.transports.parties import MODELS, Amount, Work, run_alone
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -55,9 +51,7 @@ _STEPS_OF_TASKS: Final = {**_STEPS, "logistic": 100}
 _FEW_FROM_BYTES, _FEW, _MANY = 64_000, 5, 50
 
 
-_ON_CLIENTS: Final = MappingProxyType(
-    {"graph": dask_ways.run_graph, "actor": dask_ways.run_actor, "rpc": dask_ways.run_rpc}
-)
+_ON_CLIENTS: Final = MappingProxyType({"graph": run_graph, "actor": run_actor, "rpc": run_rpc})
 #: What the gang of a way goes over, where it is not memory read from the other process.
 _TRANSPORTS: Final = MappingProxyType({"tcp": "tcp", "tls": "tcp", "spin": "spin"})
 

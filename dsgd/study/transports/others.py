@@ -1,24 +1,35 @@
-"""Messages over what Dask offers between workers: its task graph, its actors, and its RPC.
+"""Messages over what others carry: Dask's task graph, its actors and its RPC, and MPI.
 
 The arrays stay on the two workers, and the client only says what to do. Over the graph a turn is a task that takes the
 result of the one before from the other worker. An actor lives on one worker, and a task on the other calls it. Over the
 RPC a handler of one worker is called by a task on the other, with the array in a frame of its own.
+
+Over MPI there are two processes of an ``mpiexec`` of their own, which write what they found into a file::
+
+    mpiexec -n 2 python -m dsgd.study.transports.others ORDERS FILE
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
 from dsgd.runtime.dask_internals import as_frame, ask_worker, event_loop, serve
 from dsgd.study.frame.rows import Row
 from dsgd.study.transports.counting import counts_here
-from dsgd.study.transports.pairs import Amount, count_row, digest, time_row, warm_up
-from dsgd.study.transports.parties import AbstractParty, Work, make_party
+from dsgd.study.transports.pairs import AbstractChannel, Pair
+from dsgd.study.transports.parties import AbstractParty, Amount, Work, count_row, digest, make_party, time_row, warm_up
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
@@ -26,9 +37,9 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-# A task that is bound to a worker which has left waits for ever.
-_LIMIT_S: Final = 120.0
 
+# A task that is bound to a worker which has left waits for ever.
+_TASK_LIMIT_S: Final = 120.0
 _PARTIES: dict[str, AbstractParty] = {}
 
 
@@ -65,7 +76,7 @@ def run_graph(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool
             up = client.submit(_turn, name, work, True, held, workers=workers[:1], pure=False)
             down = client.submit(_turn, name, work, False, up, workers=workers[1:], pure=False)
             with client.as_current():
-                wait(down, timeout=_LIMIT_S)
+                wait(down, timeout=_TASK_LIMIT_S)
             return time.perf_counter() - begin, down
 
         warm = []
@@ -183,3 +194,78 @@ def run_rpc(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool) 
             client.submit(_call_worker, workers[1], work, amount, counts, workers=workers[:1], pure=False).result()
         )
     return rows
+
+
+_MPI_LIMIT_S: Final = 600.0
+
+
+def launcher() -> str | None:
+    """Return the ``mpiexec`` beside this interpreter or on the PATH; None where that, or mpi4py, is missing."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    return found if find_spec("mpi4py") is not None else None
+
+
+def run_mpi(works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
+    """Return the rows of some works over MPI; see `dsgd.study.transports.pairs.run_pair`."""
+    program = launcher()
+    assert program is not None  # the runner has asked
+    orders = json.dumps({"works": [[vars(work), vars(amount)] for work, amount in works], "counts": counts})
+    with tempfile.TemporaryDirectory(prefix="dsgd-") as folder:
+        path = Path(folder) / "rows.json"
+        command = [program, "-n", "2", sys.executable, "-m", __name__, orders, str(path)]
+        subprocess.run(command, check=True, timeout=_MPI_LIMIT_S, capture_output=True)
+        rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+    return rows
+
+
+@final
+class _World(AbstractChannel):
+    """The other of two processes."""
+
+    def __init__(self, world: Any, n: int) -> None:
+        self._world, self._peer = world, 1 - world.Get_rank()
+        self._out, self._in = np.zeros(n, np.float32), np.zeros(n, np.float32)
+
+    def out(self) -> AnyArray:
+        """Return the array that is sent."""
+        return self._out
+
+    def post(self) -> None:
+        """Send it."""
+        self._world.Send(self._out, self._peer)
+
+    def get(self) -> AnyArray:
+        """Receive one."""
+        self._world.Recv(self._in, self._peer)
+        return self._in
+
+    def release(self) -> None:
+        """Do nothing: the array is this end's."""
+
+
+def _main(orders: str, path: str) -> None:
+    from mpi4py import MPI
+
+    world, given, rows = MPI.COMM_WORLD, json.loads(orders), []
+    begins = world.Get_rank() == 0
+
+    def both() -> list[int]:
+        total = world.allreduce(np.array(counts_here()))
+        return [int(count) for count in total]
+
+    for of_work, of_amount in given["works"]:
+        work, amount = Work(**of_work), Amount(**of_amount)
+        pair = Pair(_World(world, work.n), make_party(work, begins), begins=begins)
+        n = amount.after(world.bcast(min(pair.play(warm_up(work)))))
+        before = both() if given["counts"] else []
+        seconds = pair.play(n)
+        row = count_row(before, both(), n) if given["counts"] else time_row(seconds)
+        assert pair.held is not None  # there was a round
+        rows.append({**row, "digest": digest(pair.held)})
+    if begins:
+        Path(path).write_text(json.dumps(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dsgd.study.published import Source, Statement
-from dsgd.study.verdict import Interval, Margin, average, difference, exact, largest, ratio
+from dsgd.study.published import Interval, Margin, Source, Statement, average, difference, exact, largest, ratio
 
 
 def test_intervals_are_those_of_paired_tests(rng: np.random.Generator) -> None:
