@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from dsgd.cli import study_options as options
 from dsgd.cli.study import show
-from dsgd.cli.training_options import examples
+from dsgd.cli.training_options import AsJson, examples
 
 EXAMPLES: Final = examples(
     "dsgd claims --list",
@@ -31,7 +30,7 @@ def claims(
     listed: Annotated[bool, typer.Option("--list", help="Say what can be measured, and measure nothing.")] = False,
     out: _Out = Path("claims"),
     force: Annotated[bool, typer.Option("--force", help="Measure again what is in the folder already.")] = False,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Do published figures hold here? Measure those of all methods, on the simulator and on this machine.
 

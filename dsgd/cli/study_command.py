@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from dsgd.cli import study_options as options
 from dsgd.cli.parts import COMPRESS_HELP, SYNC_HELP, variants
 from dsgd.cli.study import check_place, follow, sized, tell
-from dsgd.cli.training_options import examples
+from dsgd.cli.training_options import AsJson, examples
 
 if TYPE_CHECKING:
     from dsgd.study.frame.study import Option, Study
@@ -115,7 +115,7 @@ def _function_of(study: Study) -> Callable[..., None]:
         parameters["demo"] = Annotated[bool, typer.Option("--demo", help="The small form: two cores, a minute or two.")]
     if study.grids:
         parameters["force"] = options.Force
-    parameters["as_json"] = options.AsJson
+    parameters["as_json"] = AsJson
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(
