@@ -11,9 +11,8 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,8 +21,9 @@ from dsgd.errors import InvalidParameterError
 from dsgd.report import Claim, Page, Table, seconds_text
 from dsgd.study.claims import codes, contests, fits, studies
 from dsgd.study.frame.report import doubts, facts
-from dsgd.study.frame.rows import AbstractRun, Record, Row, check_rows
-from dsgd.study.published import STATEMENTS, Measure, Source, Statement, citations
+from dsgd.study.frame.rows import Row, Run, check_rows
+from dsgd.study.frame.study import Batch, Grid, Study, run_study
+from dsgd.study.published import STATEMENTS, Measure, Statement, citations
 
 _ALL: Final = (*codes.MEASURES, *contests.MEASURES, *fits.MEASURES, *studies.MEASURES)
 
@@ -67,25 +67,25 @@ def chosen(only: Sequence[str] = ()) -> list[Statement]:
 
 
 # Raised when the same measures come to mean other runs: rows of before are made again.
-_DEFINITION = 1
+_DEFINITION: Final = 1
 
 
-@dataclass(frozen=True)
-class _Run(AbstractRun):
-    measure: Measure
+def _study(names: Sequence[str], measured: Callable[[Batch, list[Run]], Iterable[Row]]) -> Study:
+    """Return the study of some measures, whose runs are named by what they run and what their statements say."""
 
-    def settings(self) -> Row:
-        """Return what decides what is run and how it is judged: the measure, and what its statements say."""
-        judged = repr([(one.key, one.text, one.figure, one.margin) for one in self.measure.statements])
+    def decides(run: Run) -> Row:
+        measure = MEASURES[run.measure]
+        judged = repr([(one.key, one.text, one.figure, one.margin) for one in measure.statements])
         digest = hashlib.blake2b(judged.encode(), digest_size=4).hexdigest()
-        return {
-            "measure": self.measure.name, "what": self.measure.what, "definition": _DEFINITION, "statements": digest,
-        }  # fmt: skip
+        return {"what": measure.what, "definition": _DEFINITION, "statements": digest}
+
+    grid = Grid(lambda study: {"measure": names}, measured, derive=decides, together=("measure",))
+    return Study("claims", "Do published figures hold here?", (), {}, [grid], lambda study, rows: {})
 
 
 def key_of(measure: Measure) -> str:
     """Return the name of a measure in the file of rows, which changes with what it runs and what its statements say."""
-    return _Run(measure).key
+    return _study([measure.name], lambda batch, runs: ()).runs()[0].key
 
 
 def run_claims(
@@ -119,42 +119,30 @@ def run_claims(
         ``measure``, ``what``, ``seconds``, ``claims`` and where it was run.
     """
     asked = {MEASURE_OF[statement.key].name for statement in statements}
-    runs = [_Run(measure) for name, measure in MEASURES.items() if name in asked]
-    record = Record(out, force=force, command=command)
-    say = on_progress or _say_nothing
-    for number, run in enumerate(runs, start=1):
-        head = f"{number} of {len(runs)}: {run.measure.name}"
-        say(head)
-        measured = partial(_measured, Path(out) / run.measure.name, force, partial(_told, say, head))
-        yield from (done.row for done in record.finish([run], measured))
+    names = [name for name in MEASURES if name in asked]
+    say = on_progress or (lambda text: None)
 
+    def measured(batch: Batch, runs: list[Run]) -> Iterator[Row]:
+        for run in runs:
+            head, folder = f"{names.index(run.measure) + 1} of {len(names)}: {run.measure}", Path(out) / run.measure
+            say(head)
+            if force:
+                shutil.rmtree(folder, ignore_errors=True)
+            start = time.perf_counter()
+            claims = MEASURES[run.measure].claims(folder, lambda text, head=head: say(f"{head}, {text}"))
+            yield {"seconds": time.perf_counter() - start, "claims": [asdict(claim) for claim in claims]}
 
-def _say_nothing(text: str) -> None:
-    del text
-
-
-def _told(on_progress: Callable[[str], None], head: str, text: str) -> None:
-    on_progress(f"{head}, {text}")
-
-
-def _measured(out: Path, force: bool, say: Callable[[str], None], runs: Sequence[_Run]) -> Iterator[Row]:
-    for run in runs:
-        if force:
-            shutil.rmtree(out, ignore_errors=True)
-        start = time.perf_counter()
-        claims = run.measure.claims(out, say)
-        yield {"seconds": time.perf_counter() - start, "claims": [asdict(claim) for claim in claims]}
+    yield from (done.row for done in run_study(_study(names, measured), out, force=force, command=command))
 
 
 def claims_of(rows: Sequence[Row], statements: Sequence[Statement]) -> list[Claim]:
     """Return the claims in some rows that are of these statements, in the order of the statements."""
-    made = [_claim(found) for row in rows for found in row["claims"]]
+    made = [
+        Claim(**{**found, "interval": None if found["interval"] is None else tuple(found["interval"])})
+        for row in rows
+        for found in row["claims"]
+    ]
     return [claim for statement in statements for claim in made if claim.key == statement.key]
-
-
-def _claim(found: dict[str, Any]) -> Claim:
-    interval = found["interval"]
-    return Claim(**{**found, "interval": None if interval is None else tuple(interval)})
 
 
 _GOOD: Final = ("holds", "exceeds")
@@ -180,22 +168,46 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
     check_rows(rows)
     timed = [row for row in rows if MEASURES[row["measure"]].timed]
     claims = claims_of(rows, statements)
+    published = sum(statement.source.key != "dsgd" for statement in statements)
     counts = Counter(verdict_of(own) for own in _by_statement(claims, statements).values())
-    published = {statement.key for statement in statements if statement.source.key != "dsgd"}
+    mixed = sum(n for word, n in counts.items() if word not in (*_GOOD, *_OPEN, "fails"))
+    places = {
+        "key": lambda one: one.key,
+        "where": lambda one: one.where,
+        "tolerance": lambda one: one.tolerance or "the published figure",
+        "measure": lambda one: MEASURE_OF[one.key].name,
+    }
+    of_source = {
+        "system": lambda one: one.system,
+        "proposes": lambda one: one.proposes,
+        "class": lambda one: one.implemented_by,
+        "switched on by": lambda one: one.switched_on,
+        "reference": lambda one: one.reference,
+    }
+    ran = {"measure": lambda row: row["measure"], "what": lambda row: row["what"],
+           "s": lambda row: f"{row['seconds']:.1f}"}  # fmt: skip
+    sources = {one.source.key: one.source for one in statements}.values()
     return Page(
         title="Do published figures hold here?",
         answer=_answer(claims, statements),
-        highlights=_highlights(counts),
+        highlights=[
+            *((str(counts[word]), f"statements {text} on all data") for word, text in _MOST.items() if counts[word]),
+            *([(str(mixed), "statements hold on some data")] if mixed else []),
+        ],
         doubts=doubts(timed) if timed else (),
         overview=overview_table(claims, statements),
         claims=claims,
         source=(
-            f"{len(published)} statements of publications and {len(statements) - len(published)} promises of this "
+            f"{published} statements of publications and {len(statements) - published} promises of this "
             "library, each on all data that it was measured on. Holds: inside the published range, with the whole "
             "interval over the runs. The reasons are folded behind each verdict."
         ),
         folded=True,
-        details=[_places(statements), _measures(rows), _sources(statements)],
+        details=[
+            Table.of("Where figures are published, and what counts as the same", statements, places, n_text=4),
+            Table.of("What was run", rows, ran, n_text=2),
+            Table.of("Sources", sources, of_source, n_text=5),
+        ],
         ran=facts(rows, ("Measures", f"{len(rows)}, {seconds_text(sum(row['seconds'] for row in rows))} together")),
         rows=claims_facts(claims),
         citations=citations(statement.source for statement in statements),
@@ -218,10 +230,11 @@ def claims_facts(claims: Sequence[Claim]) -> list[dict[str, Any]]:
 
 def overview_table(claims: Sequence[Claim], statements: Sequence[Statement]) -> Table:
     """Return a row per statement: who says what, the figure there and here, and the verdict over all data."""
-    rows = [
-        (verdict_of(own), one.source.system, one.text, one.figure, *_spans(own))
-        for one, own in ((STATEMENTS[key], own) for key, own in _by_statement(claims, statements).items())
-    ]
+    rows = []
+    for key, own in _by_statement(claims, statements).items():
+        one, more = STATEMENTS[key], f", +{len(own) - 1}" if len(own) > 1 else ""
+        figures = one.figure, own[0].ours + more, own[0].baseline or "-"
+        rows.append((verdict_of(own), one.source.system, one.text, *figures))
     columns = ("verdict", "system", "statement", "published", "here", "without it")
     note = (
         "Of several data the first, and how many more there are. 2/5 hold: of five claims on different data two hold "
@@ -248,19 +261,6 @@ def _by_statement(claims: Sequence[Claim], statements: Sequence[Statement]) -> d
     return {key: own for key, own in found.items() if own}
 
 
-def _highlights(counts: Counter[str]) -> list[tuple[str, str]]:
-    """Return how many statements have which verdict on all their data; and how many have not the same on all."""
-    found = [(str(counts[word]), f"statements {text} on all data") for word, text in _MOST.items() if counts[word]]
-    mixed = sum(n for word, n in counts.items() if word not in (*_GOOD, *_OPEN, "fails"))
-    return [*found, *([(str(mixed), "statements hold on some data")] if mixed else [])]
-
-
-def _spans(claims: Sequence[Claim]) -> tuple[str, str]:
-    """Return what was measured and what is reached without it, of the first data and how many more there are."""
-    more = f", +{len(claims) - 1}" if len(claims) > 1 else ""
-    return claims[0].ours + more, claims[0].baseline or "-"
-
-
 def _answer(claims: Sequence[Claim], statements: Sequence[Statement]) -> str:
     decided = [claim for claim in claims if claim.verdict not in _OPEN]
     good = sum(claim.verdict in _GOOD for claim in decided)
@@ -270,26 +270,3 @@ def _answer(claims: Sequence[Claim], statements: Sequence[Statement]) -> str:
         text += f" {', '.join(f'{n} {word}' for word, n in left.most_common())}."
     failed = list(dict.fromkeys(claim.system for claim in decided if claim.verdict == "fails"))
     return text + (f" Something fails of: {', '.join(failed)}." if failed else "")
-
-
-def _places(statements: Sequence[Statement]) -> Table:
-    rows = [
-        (one.key, one.where, one.tolerance or "the published figure", MEASURE_OF[one.key].name) for one in statements
-    ]
-    return Table(
-        "Where figures are published, and what counts as the same",
-        ("key", "where", "tolerance", "measure"),
-        rows,
-        n_text=4,
-    )
-
-
-def _measures(rows: Sequence[Row]) -> Table:
-    cells = [(row["measure"], row["what"], f"{row['seconds']:.1f}") for row in rows]
-    return Table("What was run", ("measure", "what", "s"), cells, n_text=2)
-
-
-def _sources(statements: Sequence[Statement]) -> Table:
-    sources: dict[str, Source] = {one.source.key: one.source for one in statements}
-    rows = [(one.system, one.proposes, one.implemented_by, one.switched_on, one.reference) for one in sources.values()]
-    return Table("Sources", ("system", "proposes", "class", "switched on by", "reference"), rows, n_text=5)

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import statistics
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,18 +26,30 @@ from dsgd.report import origin
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dsgd.study.frame.study import Study
+
 Row: TypeAlias = dict[str, Any]
 
 #: Name of the file of rows in the folder of a study.
 ROWS_FILE: Final = "rows.jsonl"
 
 
-class AbstractRun(ABC):
-    """One run of a study: a cell of its grid, with one seed or repetition."""
+@dataclass(frozen=True)
+class Run:
+    """A point of a grid: its columns are attributes, and `study` has the options."""
 
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
+    study: Study
+    columns: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["columns"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def settings(self) -> Row:
         """Return everything that decides what is run, as plain values."""
+        return {name: value for name, value in self.columns.items() if not name.startswith("_")}
 
     @property
     def key(self) -> str:
@@ -200,9 +211,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-RunT = TypeVar("RunT", bound=AbstractRun)
-
-
 class Record:
     """The finished runs of a study, one row each, in the folder of the study."""
 
@@ -212,7 +220,7 @@ class Record:
         self._rows = RowFile(Path(out) / ROWS_FILE, force=force)
         self._about = {**origin(command), **about}
 
-    def has(self, runs: Iterable[AbstractRun]) -> bool:
+    def has(self, runs: Iterable[Run]) -> bool:
         """Return whether all of these runs are finished."""
         return all(run.key in self._rows for run in runs)
 
@@ -220,12 +228,12 @@ class Record:
         """Return the rows that have these values, in the order in which they were made."""
         return self._rows.matching(columns)
 
-    def kept(self, runs: Iterable[AbstractRun]) -> Iterator[StudyRun]:
+    def kept(self, runs: Iterable[Run]) -> Iterator[StudyRun]:
         """Yield those of some runs that have a row; nothing is run."""
         for row in self._rows.select(run.key for run in runs):
             yield StudyRun(row, resumed=True)
 
-    def finish(self, runs: Sequence[RunT], measure: Callable[[list[RunT]], Iterable[Row]]) -> Iterator[StudyRun]:
+    def finish(self, runs: Sequence[Run], measure: Callable[[list[Run]], Iterable[Row]]) -> Iterator[StudyRun]:
         """Yield all of these runs in their order, each when its row is on disk."""
         missing = {run.key: run for run in runs if run.key not in self._rows}
         found = measure(list(missing.values())) if missing else ()
@@ -238,7 +246,7 @@ class Record:
                 self._add(*next(made))
             yield StudyRun(self._rows.select([run.key])[0], resumed=run.key not in missing)
 
-    def _add(self, run: AbstractRun, found: Mapping[str, Any]) -> None:
+    def _add(self, run: Run, found: Mapping[str, Any]) -> None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         self._rows.append({"key": run.key, **run.settings(), **found, "when": when, **self._about})
 
