@@ -25,7 +25,7 @@ from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_ke
 from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Cell, Row, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import SOURCES, STATEMENTS, as_points, as_times, average, difference, ratio
+from dsgd.study.published import SOURCES, STATEMENTS, as_points, as_times, average
 from dsgd.svm import SVC
 from dsgd.types import AnyArray, FloatMatrix
 
@@ -166,7 +166,7 @@ class _Size:
     def over_one(self, graph: str) -> Any:
         """Return the interval of the lowest excess risk over that of one machine with all rows; None without both."""
         ours, one = self.cells.get(graph), self.cells.get(ONE_MACHINE)
-        return ratio(ours.column("best"), one.column("best")) if ours and one else None
+        return ours.over(one, "best") if ours and one else None
 
     def speedups(self, graph: str) -> dict[int, float]:
         """Return by seed how much less work an agent has than one machine until it has caught up; 0 if it never does.
@@ -191,7 +191,7 @@ class _Set:
 
     def behind(self, cell: Cell) -> Any:
         """Return the interval of an accuracy less that of the exact machine; None without it."""
-        return self.exact and difference(cell.column("accuracy"), self.exact.column("accuracy"))
+        return self.exact and cell.minus(self.exact, "accuracy")
 
     def times(self, cell: Cell) -> float | None:
         """Return how many times as long as the exact machine one trains; None without it."""
@@ -366,7 +366,6 @@ def _value_claims(values: Sequence[Cell]) -> list[Claim]:
         return []
     data = f"normal rows of 10 columns, {values[0].features:,} to {values[-1].features:,} features"
     found = _exponents({cell.features: cell.column("plain") for cell in values})
-    assert found is not None  # every row has its error
     least = _median(values[-1].column("plain"))
     return [STATEMENTS["rff/values"].judged(data, found, f"Root mean squared error {least:.4f} at the most features.")]
 

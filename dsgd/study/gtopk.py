@@ -52,7 +52,6 @@ from dsgd.study.published import (
     Statement,
     as_points,
     average,
-    difference,
     exact,
     were_busy,
 )
@@ -539,7 +538,7 @@ class Lesson:
 
     def gap(self, cell: Cell, column: str = "test_accuracy") -> str:
         """Return how far a way ends from dense sums, with its interval over the seeds."""
-        found = difference(cell.column(column), self.dense.column(column))
+        found = cell.minus(self.dense, column)
         if found is None or cell.strategy == DENSE:
             return "-"
         return found.text(as_points if column == "test_accuracy" else "{:+.4f}".format)
@@ -585,7 +584,7 @@ def check_convergence(lessons: Sequence[Lesson]) -> list[Claim]:
     claims = []
     for lesson in lessons:
         cell = next((cell for cell in lesson.cells if cell.strategy == "gtop-k"), None)
-        found = None if cell is None else difference(cell.column("test_accuracy"), lesson.dense.column("test_accuracy"))
+        found = None if cell is None else cell.minus(lesson.dense, "test_accuracy")
         if cell is None or found is None:
             continue
         row = cell.rows[0]

@@ -48,9 +48,9 @@ from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, objective, place, score, spent
 from dsgd.study.frame.report import data_table, joined, tally, time_text
-from dsgd.study.frame.rows import Cell, Row, Stat, cells_of, one_of
+from dsgd.study.frame.rows import Cell, Row, Stat, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import FIGURES, SOURCES, STATEMENTS, difference, ratio, were_busy
+from dsgd.study.published import FIGURES, SOURCES, STATEMENTS
 from dsgd.sync import EpochAveraging, LocalSGD
 
 __all__ = ["STUDY", "communication_reduction", "family", "period_speedup", "results_table"]
@@ -197,10 +197,6 @@ def _claims(sets: Sequence[_Set]) -> list[Claim]:
     return [check(one) for check in checks for one in sets]
 
 
-def _busy(*cells: Cell) -> bool:
-    return any(were_busy(cell.rows) for cell in cells)
-
-
 def _less_communication(one: _Set) -> Claim:
     name, statement = family(one.name), STATEMENTS["msf/communication"]
     if name is not None:
@@ -210,7 +206,7 @@ def _less_communication(one: _Set) -> Claim:
     if ends is None:
         return statement.not_run(one.name, f"Needs every=1 and every={_RARE} on 2 ranks or more.")
     before, after = (cell.median("communication_s") for cell in ends)
-    share = ratio(ends[1].column("communication_s"), ends[0].column("communication_s"))
+    share = ends[1].over(ends[0], "communication_s")
     if share is None:
         return statement.not_run(one.name, "Nothing was communicated.")
     note = (
@@ -219,7 +215,7 @@ def _less_communication(one: _Set) -> Claim:
         "exchanges."
     )
     fall = share.mapped(lambda left: 1.0 - left)
-    return statement.judged(one.name, fall, note, busy=_busy(*ends), baseline="0%: every=1")
+    return statement.judged(one.name, fall, note, busy=any_busy(*ends), baseline="0%: every=1")
 
 
 def _faster_than_frequent(one: _Set) -> Claim:
@@ -232,14 +228,13 @@ def _faster_than_frequent(one: _Set) -> Claim:
     if frequent is None or len(cells) < 2:
         return statement.not_run(one.name, "Needs every=1 and a larger period on 2 ranks or more.")
     base, best = frequent.median("train_s"), min(cells, key=lambda cell: cell.median("train_s"))
-    found = ratio(frequent.column("train_s"), best.column("train_s"))
-    assert found is not None  # seeds are run in their order, so that both have the first
+    found = frequent.over(best, "train_s")
     note = (
         f"Training time {time_text(base)} at every=1, {time_text(best.median('train_s'))} at every={best.every} "
         f"on {best.ranks} processes. The ratio is set by what a sample costs against what an exchange costs here."
     )
     alone = f"{base / one.sequential.median('train_s'):.1f}x: one process" if one.sequential else ""
-    return statement.judged(one.name, found, note, busy=_busy(frequent, best), baseline=alone)
+    return statement.judged(one.name, found, note, busy=any_busy(frequent, best), baseline=alone)
 
 
 def _faster_than_sequential(one: _Set) -> Claim:
@@ -256,9 +251,8 @@ def _faster_than_sequential(one: _Set) -> Claim:
             f" {best.ranks} processes can be about {best.ranks}x as fast as one, not {low:.0f}x: "
             "this claim needs the published 32 processes and cannot hold here."
         )
-    found = ratio(sequential.column("train_s"), best.column("train_s"))
-    assert found is not None  # seeds are run in their order, so that both have the first
-    return statement.judged(one.name, found, note, busy=_busy(sequential, best), baseline="1x: one process")
+    found = sequential.over(best, "train_s")
+    return statement.judged(one.name, found, note, busy=any_busy(sequential, best), baseline="1x: one process")
 
 
 def _same_accuracy(one: _Set) -> Claim:
@@ -267,7 +261,7 @@ def _same_accuracy(one: _Set) -> Claim:
         return statement.not_run(one.name, "Needs the sequential run and 2 ranks or more.")
     chosen = one_of(cells, every=_RARE) or cells[-1]
     accuracy, base = chosen.median("test_accuracy"), sequential.median("test_accuracy")
-    change = difference(chosen.column("test_accuracy"), sequential.column("test_accuracy"))
+    change = chosen.minus(sequential, "test_accuracy")
     if change is None:
         return statement.not_run(one.name, "Needs both with the same seed.")
     worst, majority = min(cells, key=lambda cell: cell.median("test_accuracy")), chosen.median("majority_accuracy")

@@ -200,10 +200,12 @@ class Statement:
     tolerance: str = ""
 
     def judged(
-        self, data: str, found: Interval, note: str = "", *, trivial: bool = False, busy: bool = False,
+        self, data: str, found: Interval | None, note: str = "", *, trivial: bool = False, busy: bool = False,
         baseline: str = "",
     ) -> Claim:  # fmt: skip
-        """Return the claim with the verdict of an interval."""
+        """Return the claim with the verdict of an interval; of none it is not run, and the note says why."""
+        if found is None:
+            return self.not_run(data, note)
         verdict = "undecided" if busy and found.n else self.margin.verdict(found)
         if verdict == "undecided":
             note = f"{note} {_BUSY if busy else _ONCE if found.n == 1 else _CROSSES}".lstrip()

@@ -38,9 +38,9 @@ from dsgd.report.theme import ORANGE
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, StudyData, place, score
 from dsgd.study.frame.report import data_table, joined
-from dsgd.study.frame.rows import Cell, Row, cells_of
+from dsgd.study.frame.rows import Cell, Row, any_busy, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS, ratio, were_busy
+from dsgd.study.published import STATEMENTS
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -173,13 +173,12 @@ def _judge(one: _Set, key: str, other: tuple[str, int]) -> Claim:
     ours, theirs = one.soonest(way) if way else None, one.soonest(other)
     if way is None or ours is None or theirs is None:
         return statement.not_run(one.name, f"Not both reached {one.target:.2%}: train for more epochs.")
-    found = ratio(theirs.column("fit_s"), ours.column("fit_s"))
-    assert found is not None  # seeds are run in their order, so that both have the first
+    found = theirs.over(ours, "fit_s")
     note = (
         f"{_name(other)} {figure_text(theirs.median('fit_s'))} s ({theirs.epochs} epochs), {_name(way)} "
         f"{figure_text(ours.median('fit_s'))} s ({ours.epochs} epochs), whole fits."
     )
-    busy = were_busy([*ours.rows, *theirs.rows])
+    busy = any_busy(ours, theirs)
     return statement.judged(one.name, found, note, trivial=one.target <= one.majority, busy=busy, baseline="1x")
 
 

@@ -40,7 +40,7 @@ from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.report import data_table, gang_text, joined, where
 from dsgd.study.frame.rows import Row, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS, difference, exact
+from dsgd.study.published import STATEMENTS, exact
 from dsgd.sync import (
     STRATEGIES,
     AbstractStrategy,
@@ -162,8 +162,7 @@ def _claims(gang: StrategyGang, excess: float) -> list[Claim]:
     far = [f"{cell.name} ({100 * gang.behind(cell):+.1f})" for cell in gang.cells if gang.behind(cell) < -_CLOSE]
     note = f"More than a point below: {', '.join(far)}." if far else "Of the strategies that were run."
     behind = gang.sequential.median("majority_accuracy") - gang.sequential.median("test_accuracy")
-    distance = difference(lowest.column("test_accuracy"), gang.sequential.column("test_accuracy"))
-    assert distance is not None  # seeds are run in their order, so that both have the first
+    distance = lowest.minus(gang.sequential, "test_accuracy")
     commonest = f"{accuracy.form(behind)}: commonest label"
     accurate = accuracy.judged(gang.name, distance, note, trivial=gang.is_trivial, baseline=commonest)
     late = [cell.name for cell in gang.cells if cell.name not in gang.reached(excess)]

@@ -25,9 +25,9 @@ from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, objective, place, score
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Cell, Row, cells_of, one_of
+from dsgd.study.frame.rows import Cell, Row, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS, Interval, difference, ratio, were_busy
+from dsgd.study.published import STATEMENTS, Interval, ratio, were_busy
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
 from dsgd.sync.adaptive import (
     QSR,
@@ -312,9 +312,9 @@ def _claims(sets: Sequence[_Set]) -> list[Claim]:
         if regret is None:
             claims.append(time.said(one.dataset, "not reached", "fails", note))
         else:
-            busy, worst = were_busy([*cell.rows, *best.rows]), _worst_period(one)
+            busy, worst = any_busy(cell, best), _worst_period(one)
             claims.append(time.judged(one.dataset, regret, note, busy=busy, baseline=worst))
-        change = difference(cell.column("test_accuracy"), best.column("test_accuracy"))
+        change = cell.minus(best, "test_accuracy")
         if change is None or cell.accuracy is None or best.accuracy is None:
             claims.append(accuracy.said(one.dataset, "not run", "not run", note))
         else:

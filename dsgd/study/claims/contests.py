@@ -32,7 +32,7 @@ from dsgd.sim.compute import AbstractStragglers
 from dsgd.study.comparison.compare import compare
 from dsgd.study.comparison.result import Comparison, StrategyCell
 from dsgd.study.frame.data import DataSource, StudyData, load_data
-from dsgd.study.published import STATEMENTS, Measure, Say, Statement, as_times, difference, ratio
+from dsgd.study.published import STATEMENTS, Measure, Say, Statement, as_times
 from dsgd.sync import (
     ADPSGD,
     ASGD,
@@ -96,8 +96,7 @@ def judge_over(
     saved: bool = False,
 ) -> Claim:
     """Judge how many times as much of a column the other needs; with `saved`, what share of it is saved."""
-    times = ratio(other.column(column), ours.column(column))
-    assert times is not None  # seeds are run in their order, so that both have the first
+    times = other.over(ours, column)
     one_rank, baseline = found.gang.sequential.median(column), f"1x: {other.name}"
     if column == "train_s":
         baseline = f"{as_times(other.median(column) / one_rank)}: one rank"
@@ -111,8 +110,7 @@ def judge_over(
 
 def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
     """Judge the training objective over that of the other."""
-    times = ratio(ours.column("objective"), other.column("objective"))
-    assert times is not None  # as above
+    times = ours.over(other, "objective")
     zeros = f"{_ZERO / other.median('objective'):.2f}x: a model of zeros"
     note = f"{ours.name} {ours.median('objective'):.4f}, {other.name} {other.median('objective'):.4f}."
     return statement.judged(_data(found), times, note, baseline=zeros)
@@ -120,8 +118,7 @@ def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell,
 
 def judge_accuracy(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
     """Judge the test accuracy less that of the other."""
-    change = difference(ours.column("test_accuracy"), other.column("test_accuracy"))
-    assert change is not None  # as above
+    change = ours.minus(other, "test_accuracy")
     commonest = statement.form(other.median("majority_accuracy") - other.median("test_accuracy"))
     note = f"{ours.name} {ours.median('test_accuracy'):.2%}, {other.name} {other.median('test_accuracy'):.2%}."
     return statement.judged(

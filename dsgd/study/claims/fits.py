@@ -60,8 +60,7 @@ def fewest(counts: Sequence[int], reached: Callable[[int], bool]) -> float:
 
 
 def _judged(key: str, found: Interval | None, note: str, baseline: str, ranks: str) -> Claim:
-    statement, data = STATEMENTS[key], f"{_data().name}, {ranks}"
-    return statement.not_run(data, note) if found is None else statement.judged(data, found, note, baseline=baseline)
+    return STATEMENTS[key].judged(f"{_data().name}, {ranks}", found, note, baseline=baseline)
 
 
 def _ratio(

@@ -36,7 +36,7 @@ from dsgd.study.comparison.runs import FAMILIES, SEQUENTIAL
 from dsgd.study.frame.report import data_table, joined, line_of
 from dsgd.study.frame.rows import Cell, Row, cells_of, pareto, to_frame
 from dsgd.study.frame.study import Study, study_page
-from dsgd.study.published import Interval, as_points, as_times, difference, ratio, were_busy
+from dsgd.study.published import Interval, as_points, as_times, ratio, were_busy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -278,7 +278,7 @@ def _versus(
         said += ["-", missed[0]] if missed else _said(found, as_times, 1.0, words)
         if busy and name == "seconds" and found is not None:
             said[-1] = "undecided"
-    change = difference(cell.column("test_accuracy"), first.column("test_accuracy"))
+    change = cell.minus(first, "test_accuracy")
     return (*said, *_said(change, as_points, 0.0, ("worse", "better")))
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, ov
 from dsgd.errors import DsgdError, MissingPackageError, ParseError
 from dsgd.files import replacing
 from dsgd.report import origin
+from dsgd.study.published import Interval, difference, ratio, were_busy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -314,10 +315,18 @@ class Cell:
         stats = {name: self.stat(name) for name in names}
         return {name: stat.median if stat else None for name, stat in stats.items()}
 
-    def column(self, name: str, by: str = "seed") -> dict[Any, float]:
+    def column(self, name: str) -> dict[Any, float]:
         """Return a column by the seed or repetition of its row, where it is known."""
-        values = {row[by]: self._value(row, name) for row in self.rows}
+        values = {row["repeat"] if "repeat" in row else row["seed"]: self._value(row, name) for row in self.rows}
         return {key: float(value) for key, value in values.items() if value is not None}
+
+    def over(self, other: Cell, name: str) -> Interval | None:
+        """Return the interval of the ratio of a column over the repetitions of both; None if they share none."""
+        return ratio(self.column(name), other.column(name))
+
+    def minus(self, other: Cell, name: str) -> Interval | None:
+        """Return the interval of the difference of a column over the repetitions of both; None if they share none."""
+        return difference(self.column(name), other.column(name))
 
     def curve(self) -> list[dict[str, float]]:
         """Return the ``curve`` of the rows point by point, medians over the repetitions."""
@@ -328,6 +337,11 @@ class Cell:
         """Return a column of the ``curve`` of the rows, point by point."""
         points = zip(*(row["curve"] for row in self.rows), strict=True)
         return [stat for seeds in points if (stat := Stat.of(point[name] for point in seeds))]
+
+
+def any_busy(*cells: Cell) -> bool:
+    """Return whether the machine was busy with other work while it made some of these cells."""
+    return any(were_busy(cell.rows) for cell in cells)
 
 
 @overload

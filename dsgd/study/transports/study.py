@@ -16,7 +16,7 @@ from dsgd.study.frame.data import cluster_of
 from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS, Interval, Statement, as_times, largest, ratio, were_busy
+from dsgd.study.published import STATEMENTS, Interval, Statement, as_times, largest, were_busy
 from dsgd.study.transports.counting import can_count, counted
 from dsgd.study.transports.others import launcher, run_actor, run_graph, run_mpi, run_rpc
 from dsgd.study.transports.pairs import run_pair
@@ -160,9 +160,9 @@ class WayCell(Cell):
         """Return the seconds of a message, written and read: half a round."""
         return self.median("round_s") / 2
 
-    def over(self, other: WayCell | None) -> Interval | None:
+    def slower(self, other: WayCell | None) -> Interval | None:
         """Return how long a round takes over that of another cell, repetition by repetition."""
-        return ratio(self.column("round_s", "repeat"), other.column("round_s", "repeat")) if other else None
+        return self.over(other, "round_s") if other else None
 
     def copies(self, *names: str) -> float:
         """Return the sum of some counts of bytes, in messages; all ways of copying by default."""
@@ -202,8 +202,8 @@ def _placement_table(cells: Sequence[WayCell]) -> Table:
             (
                 byte_text(static.n_bytes), seconds_text(static.message_s()),
                 seconds_text(dynamic.message_s()) if dynamic else "-",
-                _times(dynamic.over(static) if dynamic else None), _times(ring.over(static) if ring else None),
-                _times(static.over(least)),
+                _times(dynamic.slower(static) if dynamic else None), _times(ring.slower(static) if ring else None),
+                _times(static.slower(least)),
             )
         )  # fmt: skip
     columns = ("message", "registered", "agreed", "agreed / registered", "ring / registered", "registered / bound")
@@ -250,7 +250,7 @@ def _training_table(cells: Sequence[WayCell]) -> Table:
         texts = []
         for model in models:
             cell, best = (one_of(cells, part="training", way=one, work=model) for one in (way, "registered"))
-            texts += [seconds_text(cell.median("round_s")) if cell else "-", _times(cell.over(best) if cell else None)]
+            texts += [seconds_text(cell.median("round_s")), _times(cell.slower(best))] if cell else ["-", "-"]
         rows.append((WAYS[way], *texts))
     columns = [text for model in models for text in (NAMES[model], "/ registered")]
     note = (
@@ -269,7 +269,7 @@ def _memory_table(cells: Sequence[WayCell]) -> Table:
         rows.append(
             (
                 byte_text(cell.n_bytes), seconds_text(cell.message_s()), figure_text(both),
-                seconds_text(cell.median("copy_s")), figure_text(copy), _times(rpc.over(cell) if rpc else None),
+                seconds_text(cell.median("copy_s")), figure_text(copy), _times(rpc.slower(cell) if rpc else None),
             )
         )  # fmt: skip
     columns = ("message", "write and read", "GB/s", "a copy", "GB/s of copies", "most to gain over Dask RPC")
@@ -332,10 +332,10 @@ def _gain(statement: Statement, cells: Sequence[WayCell], way: str, less: float)
         other, best, least = (
             one_of(cells, part="training", way=one, work=model) for one in (way, "registered", "none")
         )
-        over = other.over(best) if other else None
+        over = other.slower(best) if other else None
         if over is not None:
             found[model] = over.mapped(lambda value: value - less)
-            bound = other.over(least) if other and least else None
+            bound = other.slower(least) if other and least else None
             bounds.append(
                 f"{NAMES[model]}: {statement.form(found[model].estimate)}"
                 + (f", at most {statement.form(bound.estimate - less)} with nothing sent" if bound else "")
@@ -458,7 +458,7 @@ def _training(cells: Sequence[WayCell]) -> Figure:
     marks = []
     for number, model in enumerate(model for model in NAMES if any(cell.work == model for cell in own)):
         rpc = next((cell for cell in own if cell.work == model and cell.way == "rpc"), None)
-        found = [(cell, over) for cell in own if cell.work == model and rpc and (over := rpc.over(cell)) is not None]
+        found = [(cell, over) for cell in own if cell.work == model and rpc and (over := rpc.slower(cell)) is not None]
         colour, marker, _ = series(number)
         marks.append(
             Line(
