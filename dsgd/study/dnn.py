@@ -7,7 +7,7 @@ ranks in the middle of a run are not what training returns. Every study includes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from dsgd.report.figures import series, texts_at
 from dsgd.report.theme import MUTED
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.data import MissingData, checksum_of, file_names, majority_accuracy, point, sizes_of, spent
+from dsgd.study.frame.data import MissingData, StudyData, file_names, majority_accuracy, point, sizes_of, spent
 from dsgd.study.frame.report import data_table, gang_text, joined, where
 from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, pareto
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
@@ -42,7 +42,7 @@ from dsgd.sync import (
 )
 from dsgd.types import AnyArray
 
-__all__ = ["STUDY", "WAYS", "Digits", "Images", "load_digits", "load_images"]
+__all__ = ["STUDY"]
 
 # -- digits --------------------------------------------------------------------------------------------------------
 
@@ -50,29 +50,7 @@ __all__ = ["STUDY", "WAYS", "Digits", "Images", "load_digits", "load_images"]
 _MEAN, _DEVIATION = 0.1307, 0.3081
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Digits to train and to test on, of shape (n, 1, side, side) and mean about zero, and what they show."""
-
-    name: str
-    source: str
-    X: AnyArray = field(repr=False)
-    y: AnyArray = field(repr=False)
-    X_test: AnyArray = field(repr=False)
-    y_test: AnyArray = field(repr=False)
-
-    @property
-    def side(self) -> int:
-        """Width and height of an image."""
-        return int(self.X.shape[-1])
-
-    def describe(self) -> Row:
-        """Return the columns of a row that describe the digits."""
-        checksum = checksum_of(self.X, self.y, self.X_test, self.y_test)
-        return {"source": self.source, "checksum": checksum, "shape": list(self.X.shape[1:])}
-
-
-def load_images(rows: int | None = None, test_rows: int | None = None) -> Images:
+def load_images(rows: int | None = None, test_rows: int | None = None) -> StudyData:
     """Return at most so many of MNIST if it is on this machine, else of the 1,797 digits of scikit-learn, 8 by 8."""
     try:
         train, test = (load("mnist", part, dtype=np.float32, download=False) for part in ("train", "test"))
@@ -83,13 +61,13 @@ def load_images(rows: int | None = None, test_rows: int | None = None) -> Images
         order, n_test = np.random.default_rng(0).permutation(len(y)), 360
         X, y = X[order].astype(np.float32).reshape(-1, 1, 8, 8) / 16.0 - 0.3, y[order].astype(np.int64)
         train_X, train_y = X[n_test:][:rows], y[n_test:][:rows]
-        return Images("digits", "scikit-learn", train_X, train_y, X[:n_test][:test_rows], y[:n_test][:test_rows])
+        return StudyData("digits", "scikit-learn", train_X, train_y, X[:n_test][:test_rows], y[:n_test][:test_rows])
     parts = [
         part
         for one, most in ((train, rows), (test, test_rows))
         for part in (_pixels(one.X, most), np.asarray(one.y[:most]).astype(np.int64))
     ]
-    return Images("mnist", file_names(train.source), *parts)
+    return StudyData("mnist", file_names(train.source), *parts)
 
 
 def _pixels(X: Any, rows: int | None) -> AnyArray:
@@ -98,6 +76,14 @@ def _pixels(X: Any, rows: int | None) -> AnyArray:
     scaled = (dense / (255.0 if dense.max() > 1.0 else 1.0) - _MEAN) / _DEVIATION
     images: AnyArray = np.ascontiguousarray(scaled.reshape(-1, 1, side, side), dtype=np.float32)
     return images
+
+
+def described(data: StudyData) -> Row:
+    """Return the columns of a row that describe images or texts."""
+    return {
+        "source": data.source, "checksum": data.checksum, "shape": list(data.X.shape[1:]),
+        "majority_accuracy": majority_accuracy(data.y, data.y_test),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,7 +95,7 @@ class Digits:
     name: str = "mnist"
 
 
-def load_digits(source: Digits, dtype: str, rows: Sequence[Row]) -> Images | MissingData:
+def load_digits(source: Digits, dtype: str, rows: Sequence[Row]) -> StudyData | MissingData:
     """Load digits; what is left of MNIST where a study has begun with it and it is not here any more."""
     del dtype
     own = [row for row in rows if row.get("dataset") == "mnist"]
@@ -190,9 +176,8 @@ def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
             worth = {"accuracy": model.score(images.X_test, images.y_test)}
             curve.append(point(model, epochs) | worth | {"train_loss": model.history_[-1]["train_loss"]})
         yield {
-            **images.describe(),
+            **described(images),
             "test_accuracy": curve[-1]["accuracy"],
-            "majority_accuracy": majority_accuracy(images.y, images.y_test),
             "train_s": curve[-1]["seconds"],
             **spent(model, run.ranks),
             "n_params": sum(parameter.numel() for parameter in model.module_.parameters()),
@@ -208,7 +193,7 @@ def _fit(batch: Batch, run: Run, epochs: int, rows: int | None = None) -> Any:
     images, sync, cluster = batch.data, WAYS[run.strategy](run.study, run.ranks), batch.client
     model = TorchClassifier(
         CNN if run.model == "cnn" else MLP,
-        module__side=images.side,
+        module__side=images.X.shape[-1],
         optimizer=AnnealedSGD,
         optimizer__momentum=run.momentum,
         optimizer__steps=epochs * -(-len(images.y[:rows]) // (run.ranks * run.batch)),

@@ -79,7 +79,7 @@ def test_digits_stand_in_where_mnist_is_not_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(dnn, "load", missing)
     images = load_images(300, 100)
-    assert (images.name, images.side) == ("digits", 8)
+    assert images.name == "digits"
     assert images.X.shape == (300, 1, 8, 8)
     assert len(images.y_test) == 100
     whole = load_images()

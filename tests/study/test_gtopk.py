@@ -14,27 +14,23 @@ from typer.testing import CliRunner
 from dsgd.cli import app
 from dsgd.errors import InvalidParameterError
 from dsgd.study import run_study
-from dsgd.study.gtopk import (
+from dsgd.study.gtopk import STUDY, InventedText, check_convergence, extended, summarise_courses
+from dsgd.study.gtopk_cost import (
     MODELS,
     SIZES,
     SPEEDS,
-    STUDY,
     WARM_UP,
     NetModel,
     assumed_steps,
-    check_convergence,
     check_gtopk_claims,
     compute_range,
     efficiency_table,
-    extended,
     lost_share,
     measured_steps,
     parts_table,
     published_steps,
     scaling,
-    summarise_courses,
 )
-from dsgd.study.invented import InventedText
 from web_page import check_page
 
 
