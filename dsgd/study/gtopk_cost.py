@@ -1,7 +1,7 @@
 """What a step of gTop-k costs: speeds that its authors measured, and a model of the cost of messages.
 
-Efficiency is the share of a step that computes, nothing overlapped. Compute times are those of the authors, those of one
-thread of this machine, or assumed. And what one sum by a tree loses of what ranks have chosen.
+Efficiency is the share of a step that computes, nothing overlapped. Compute times are those of the authors, those of
+one thread of this machine, or assumed. And what one sum by a tree loses of what ranks have chosen.
 """
 
 from __future__ import annotations
