@@ -17,12 +17,12 @@ from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.datasets import find, load, locate
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError, InvalidParameterError
 from dsgd.report import Axis, Claim, Figure, Line, Panel, Table, byte_text, figure_text
-from dsgd.report.figures import series, texts_at
+from dsgd.report.figures import texts_at
 from dsgd.report.theme import MUTED
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, file_names, majority_accuracy, point, sizes_of, spent
-from dsgd.study.frame.report import data_table, gang_text, joined, where
+from dsgd.study.frame.report import data_table, gang_text, joined, line_of, where
 from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, pareto
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
 from dsgd.study.published import STATEMENTS, average, exact
@@ -366,8 +366,8 @@ def _pareto_figure(gangs: Sequence[_Gang]) -> Figure:
             written = texts_at({name: points[name] for name in front})
             marks = [Line("Pareto front", x, y, MUTED, width=1.2, steps=True)]
             for number, (name, (at, error)) in enumerate(points.items()):
-                colour, marker, _ = series(number)
-                marks.append(Line(name, [at], [error], colour, marker, width=0, size=8, names=[name], written=written))
+                style: dict[str, Any] = {"dash": "solid", "width": 0, "size": 8, "written": written}
+                marks.append(line_of(name, [at], [error], number, names=[name], **style))
             costs, errors = zip(*points.values(), strict=True)
             panels.append(Panel(gang.title, _roomy(axis, costs, 0.25), _roomy(_ERROR, errors, 0.12), marks))
     caption = (
@@ -384,11 +384,9 @@ def _curves_figure(gangs: Sequence[_Gang]) -> Figure:
         for cost, axis in (("bytes_sent", _SENT), ("seconds", _SECONDS)):
             marks = []
             for number, cell in enumerate(gang.cells):
-                colour, marker, dash = series(number)
-                curve = cell.curve()
-                names = [f"{cell.strategy} after {at['epoch']:g} epochs" for at in curve]
-                x, y = [at[cost] for at in curve], [1.0 - at["accuracy"] for at in curve]
-                marks.append(Line(cell.strategy, x, y, colour, marker, dash, names=names))
+                x, accuracies, epochs = ([at.median for at in cell.along(name)] for name in (cost, "accuracy", "epoch"))
+                names = [f"{cell.strategy} after {epoch:g} epochs" for epoch in epochs]
+                marks.append(line_of(cell.strategy, x, [1.0 - share for share in accuracies], number, names=names))
             panels.append(Panel(gang.title, axis, _ERROR, marks))
     caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
     return Figure("curves", "Test error during training", caption, panels, columns=2, height=330)

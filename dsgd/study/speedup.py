@@ -31,13 +31,12 @@ from dsgd.report import (
     Words,
     byte_text,
     figure_text,
-    series,
     span_of,
 )
 from dsgd.report.theme import ORANGE
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, StudyData, place, score
-from dsgd.study.frame.report import data_table, joined
+from dsgd.study.frame.report import data_table, joined, line_of
 from dsgd.study.frame.rows import Cell, Row, any_busy, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
 from dsgd.study.published import STATEMENTS
@@ -283,15 +282,10 @@ def _curves(one: _Set, ways: Sequence[tuple[str, int]]) -> Panel:
     marks: list[Line | Level] = [Level(one.target, "target", ORANGE)]
     for number, way in enumerate(ways):
         cells = one.ways.get(way, [])
-        colour, marker, dash = series(number)
         ends = [stat for cell in cells if (stat := cell.stat("fit_s"))]
-        marks.append(
-            Line(
-                _name(way), [stat.median for stat in ends], [cell.median("test_accuracy") for cell in cells], colour,
-                marker, dash, ranges=[(stat.low, stat.high) for stat in ends], ranges_along="x",
-                names=[f"{_name(way)}, {cell.epochs} epochs" for cell in cells],
-            )
-        )  # fmt: skip
+        x, y = [stat.median for stat in ends], [cell.median("test_accuracy") for cell in cells]
+        ranges, names = [(s.low, s.high) for s in ends], [f"{_name(way)}, {cell.epochs} epochs" for cell in cells]
+        marks.append(line_of(_name(way), x, y, number, ranges=ranges, ranges_along="x", names=names))
     return Panel(one.name, Axis("time of a fit", "log", "s"), Axis("test accuracy", unit="%"), marks)
 
 

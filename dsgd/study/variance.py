@@ -22,10 +22,10 @@ import numpy as np
 
 from dsgd.kernels.sum_tree import FANOUT, sum_levels
 from dsgd.local import SAGA, SGD, SVRG, AbstractReduction, Importance, Objective, Shard, make_shard, n_params
-from dsgd.report import Axis, Claim, Figure, Line, Panel, Table, figure_text, series, span_of
+from dsgd.report import Axis, Claim, Figure, Panel, Table, figure_text, span_of
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, checksum_of, load_or_keep
-from dsgd.study.frame.report import joined
+from dsgd.study.frame.report import joined, line_of
 from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times, average, exact, largest, ratio, were_busy
@@ -431,10 +431,9 @@ def _course_figure(problems: Mapping[str, Sequence[_Course]], along: str) -> Fig
     for name, cells in problems.items():
         lines = []
         for number, cell in enumerate(cells):
-            colour, _, dash = series(number)
-            at = cell.curve()
-            gaps = [max(one["objective"] - cell.minimum, _LEAST) for one in at]
-            lines.append(Line(cell.method, [one[along] for one in at], gaps, colour, dash=dash))
+            gaps = [max(at.median - cell.minimum, _LEAST) for at in cell.along("objective")]
+            x = [at.median for at in cell.along(along)]
+            lines.append(line_of(cell.method, x, gaps, number, marker=""))
         across = Axis("passes" if along == "passes" else "time", "linear" if along == "passes" else "log", unit)
         panels.append(Panel(name, across, Axis("objective - minimum", "log"), lines))
     name = "variance" if along == "passes" else "variance_seconds"
@@ -445,11 +444,11 @@ def _course_figure(problems: Mapping[str, Sequence[_Course]], along: str) -> Fig
 def _draw_figure(draws: Sequence[Cell]) -> Figure:
     caption = "Nanoseconds of a step on rows of 22 float32 numbers, shortest repetitions; the three kinds take turns."
     labels = {"drawn_ns": "drawn by gradients", "uniform_ns": "drawn uniformly", "walk_ns": "each row once"}
-    lines = []
-    for number, (column, label) in enumerate(labels.items()):
-        colour, marker, dash = series(number)
-        lows = [stat.low for cell in draws if (stat := cell.stat(column))]
-        lines.append(Line(label, [float(_size(cell)) for cell in draws], lows, colour, marker, dash))
+    x = [float(_size(cell)) for cell in draws]
+    lines = [
+        line_of(label, x, [stat.low for cell in draws if (stat := cell.stat(column))], number)
+        for number, (column, label) in enumerate(labels.items())
+    ]
     panel = Panel("", Axis("rows", "log"), Axis("time of a step, ns", low=0.0), lines)
     return Figure("draws", "Cost of a draw by the number of rows", caption, [panel], columns=1)
 
