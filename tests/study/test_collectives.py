@@ -10,7 +10,6 @@ import pytest
 
 from dsgd.collectives import DEFAULT_LINK, allreduce_cost, allreduce_seconds, choose_algorithm
 from dsgd.collectives.model import ALGORITHMS
-from dsgd.errors import InvalidParameterError
 from dsgd.report import Line, Page
 from dsgd.study import Study, run_study, study_page
 from dsgd.study.collectives import STUDY
@@ -104,10 +103,3 @@ def test_parts_of_a_box_are_counted_once_and_trees_gain_what_links_allow() -> No
     assert (most.n_rings, most.bound) == (0, pytest.approx(3.2))
     assert [row[2:5] for row in parts_table(parts).rows] == [["32", "2", "24"], ["56", "3", "32"]]
     assert sum(len(mark.x) for mark in parts_figure(parts).panels[0].marks if isinstance(mark, Line)) == 5
-
-
-@pytest.mark.parametrize("wrong", [{"wires": ("pigeon",)}, {"algorithms": ("fast",)}, {"ranks": (1,)}, {"sizes": (6,)}])
-def test_what_cannot_be_studied_is_refused(wrong: dict[str, Any]) -> None:
-    """Unknown wires and algorithms, one rank, and lengths that are no whole numbers of elements."""
-    with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
-        STUDY.replace(**wrong)

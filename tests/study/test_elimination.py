@@ -72,20 +72,6 @@ def test_grid_always_holds_the_run_without_elimination_and_methods_take_turns():
     ]
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"presets": ("fast",)}, "aggressive"), ({"caches": ("big",)}, "small, fits"), ({"caches": ()}, "caches"),
-        ({"cache_share": 1.0}, "cache_share"), ({"ranks": (0,)}, "ranks"), ({"tol": 0.0}, "tol"),
-        ({"problems": ()}, "problems"), ({"problems": (PROBLEMS["clean"], PROBLEMS["clean"])}, "twice"),
-    ],
-)  # fmt: skip
-def test_a_bad_grid_is_refused_with_the_name_of_what_is_wrong(fields, named):
-    """The error of a bad value names the parameter or the choices."""
-    with pytest.raises(InvalidParameterError, match=named):
-        SMALL.replace(**fields)
-
-
 @pytest.mark.parametrize(("fields", "named"), [({"rows": 5}, "100 rows"), ({"rows": 500, "C": 0.0}, "C must")])
 def test_a_bad_problem_is_refused(fields, named):
     """Too few rows and a cost of zero are named."""

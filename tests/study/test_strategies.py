@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from dsgd.__main__ import main
-from dsgd.errors import InvalidParameterError
 from dsgd.report import Page
 from dsgd.study import DataSource, read_rows, run_study, study_page
 from dsgd.study.comparison.runs import FAMILIES, family, looks
 from dsgd.study.strategies import STUDY, chosen, rate_of
-from dsgd.sync import STRATEGIES, resolve
+from dsgd.sync import STRATEGIES
 from study_rows import made_rows
 
 SMALL = STUDY.replace(
@@ -141,14 +140,3 @@ def test_bad_input_is_told_what_to_do(
     assert main(["study", "strategies", "--out", str(tmp_path), *options]) == 2
     assert advice in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "rows.jsonl").exists()
-
-
-def test_a_study_of_nothing_is_refused() -> None:
-    """No strategies, one that is called as the sequential run is, shared memory, and stragglers of real workers."""
-    for wrong, match in (
-        ({"strategies": {}}, "at least one"), ({"strategies": {"sequential": "local"}}, "always runs"),
-        ({"network": None, "stragglers": "heavy-tail"}, "simulated ranks"),
-        ({"strategies": {"hogwild": resolve("hogwild")}}, "share no memory"),
-    ):  # fmt: skip
-        with pytest.raises(InvalidParameterError, match=match):
-            SMALL.replace(**wrong)

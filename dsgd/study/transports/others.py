@@ -29,7 +29,7 @@ from dsgd.runtime.dask_internals import as_frame, ask_worker, event_loop, serve
 from dsgd.study.frame.rows import Row
 from dsgd.study.transports.counting import counts_here
 from dsgd.study.transports.pairs import AbstractChannel, Pair
-from dsgd.study.transports.parties import AbstractParty, Amount, Work, count_row, digest, make_party, time_row, warm_up
+from dsgd.study.transports.parties import AbstractParty, Amount, Work, digest, make_party, take_rounds
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
@@ -53,12 +53,6 @@ def _turn(name: str, work: Work, begins: bool, got: AnyArray | None) -> AnyArray
     return out
 
 
-def _counts(client: Client, workers: Sequence[str]) -> list[int]:
-    """Return what both workers have counted."""
-    found = client.run(counts_here, workers=list(workers)).values()
-    return [int(count) for count in np.sum(list(found), axis=0)]
-
-
 def _workers(client: Client) -> list[str]:
     return sorted(client.scheduler_info(n_workers=-1)["workers"])
 
@@ -68,27 +62,21 @@ def run_graph(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool
     from distributed import wait
 
     workers, rows = _workers(client), []
-    for number, (work, amount) in enumerate(works):
-        name, held = f"{number} {time.time_ns()}", None
 
-        def round_s(held: Any, name: str = name, work: Work = work) -> tuple[float, Any]:
-            begin = time.perf_counter()
+    def counted() -> list[int]:
+        found = client.run(counts_here, workers=workers).values()
+        return [int(count) for count in np.sum(list(found), axis=0)]
+
+    for number, (work, amount) in enumerate(works):
+
+        def step(held: Any, name: str = f"{number} {time.time_ns()}", work: Work = work) -> Any:
             up = client.submit(_turn, name, work, True, held, workers=workers[:1], pure=False)
             down = client.submit(_turn, name, work, False, up, workers=workers[1:], pure=False)
             with client.as_current():
                 wait(down, timeout=_TASK_LIMIT_S)
-            return time.perf_counter() - begin, down
+            return down
 
-        warm = []
-        for _ in range(warm_up(work)):
-            seconds, held = round_s(held)
-            warm.append(seconds)
-        n, found = amount.after(min(warm)), []
-        before = _counts(client, workers) if counts else []
-        for _ in range(n):
-            seconds, held = round_s(held)
-            found.append(seconds)
-        row = count_row(before, _counts(client, workers), n) if counts else time_row(found)
+        row, held = take_rounds(work, amount, step, counted if counts else None)
         rows.append({**row, "digest": client.submit(digest, held, workers=workers[1:]).result()})
     return rows
 
@@ -114,26 +102,13 @@ def _call(
     work: Work, amount: Amount, ask: Callable[[AnyArray], AnyArray], count: Callable[[], list[int]] | None
 ) -> Row:
     """Take turns with a party that is called; a task beside which the other worker answers."""
-    party, out, got = make_party(work, is_first=True), np.empty(work.n, np.float32), None
+    party, out = make_party(work, is_first=True), np.empty(work.n, np.float32)
 
-    def play(n: int) -> list[float]:
-        nonlocal got
-        seconds = []
-        for _ in range(n):
-            begin = time.perf_counter()
-            party.turn(got, out)
-            got = ask(out)
-            seconds.append(time.perf_counter() - begin)
-        return seconds
+    def step(got: AnyArray | None) -> AnyArray:
+        party.turn(got, out)
+        return ask(out)
 
-    n = amount.after(min(play(warm_up(work))))
-    if count is None:
-        row = time_row(play(n))
-    else:
-        before = count()
-        play(n)
-        row = count_row(before, count(), n)
-    assert got is not None  # there was a round
+    row, got = take_rounds(work, amount, step, count)
     return {**row, "digest": digest(got)}
 
 
@@ -257,12 +232,8 @@ def _main(orders: str, path: str) -> None:
     for of_work, of_amount in given["works"]:
         work, amount = Work(**of_work), Amount(**of_amount)
         pair = Pair(_World(world, work.n), make_party(work, begins), begins=begins)
-        n = amount.after(world.bcast(min(pair.play(warm_up(work)))))
-        before = both() if given["counts"] else []
-        seconds = pair.play(n)
-        row = count_row(before, both(), n) if given["counts"] else time_row(seconds)
-        assert pair.held is not None  # there was a round
-        rows.append({**row, "digest": digest(pair.held)})
+        row, held = take_rounds(work, amount, pair.step, both if given["counts"] else None, world.bcast)
+        rows.append({**row, "digest": digest(held)})
     if begins:
         Path(path).write_text(json.dumps(rows), encoding="utf-8")
 

@@ -21,7 +21,6 @@ Source: Xue et al. 2019, section 3; the reading side is `dsgd.kernels.processes`
 from __future__ import annotations
 
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
@@ -38,7 +37,7 @@ from dsgd.kernels.processes import N_WORDS, read_into
 from dsgd.runtime.rank import Rank
 from dsgd.study.frame.rows import Row
 from dsgd.study.transports.counting import counts_here
-from dsgd.study.transports.parties import AbstractParty, Amount, Work, count_row, digest, make_party, time_row, warm_up
+from dsgd.study.transports.parties import AbstractParty, Amount, Work, digest, make_party, take_rounds
 from dsgd.types import AnyArray
 
 # Of each direction: words of the flag, in cache lines of their own, before the payload.
@@ -207,22 +206,18 @@ class Pair:
 
     def __init__(self, channel: AbstractChannel, party: AbstractParty, *, begins: bool) -> None:
         self._channel, self._party, self._begins = channel, party, begins
-        self.held: AnyArray | None = None
 
-    def play(self, n: int) -> list[float]:
-        """Take `n` turns; return the seconds of each round, a message each way."""
-        seconds = []
-        for _ in range(n):
-            begin = time.perf_counter()
-            if not self._begins:
-                self.held = self._channel.get()
-            self._party.turn(self.held, self._channel.out())
-            self._channel.release()
-            self._channel.post()
-            if self._begins:
-                self.held = self._channel.get()
-            seconds.append(time.perf_counter() - begin)
-        return seconds
+    def step(self, held: AnyArray | None) -> AnyArray:
+        """Make a round, a message each way, with what came in the one before; return what came."""
+        if not self._begins:
+            held = self._channel.get()
+        self._party.turn(held, self._channel.out())
+        self._channel.release()
+        self._channel.post()
+        if self._begins:
+            held = self._channel.get()
+        assert held is not None  # it came here or before
+        return held
 
 
 @final
@@ -253,8 +248,7 @@ class _Wire(AbstractChannel):
 def run_pair(rank: Rank, data: Any, way: str, works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
     """Let two ranks work together; a rank program.
 
-    - returned: for each work what `time_row` or `count_row` says, and ``digest``, that of the last message that
-      came.
+    - returned: for each work what `take_rounds` says, and ``digest``, that of the last message that came.
     """
     ring = _ring(rank) if way == "ring" else None
     transport = rank.group.transport if ring is None else ring
@@ -272,25 +266,20 @@ def run_pair(rank: Rank, data: Any, way: str, works: Sequence[tuple[Work, Amount
 def _run(rank: Rank, channel: AbstractChannel, work: Work, amount: Amount, counts: bool) -> Row:
     rank.check()
     begins = rank.number == 0
+
+    def agree(seconds: float) -> float:
+        slowest = np.array([seconds, 0.0])
+        rank.group.allreduce(slowest, "max")
+        return float(slowest[0])
+
+    def both() -> list[int]:
+        own = np.array(counts_here(), np.float64)
+        rank.group.allreduce(own)
+        return [int(count) for count in own]
+
     pair = Pair(channel, make_party(work, begins), begins=begins)
-    warm = np.array([min(pair.play(warm_up(work))), 0.0])
-    rank.group.allreduce(warm, "max")
-    n = amount.after(float(warm[0]))
-    if not counts:
-        found = time_row(pair.play(n))
-    else:
-        before = _both(rank)
-        pair.play(n)
-        found = count_row(before, _both(rank), n)
-    assert pair.held is not None  # there was a round
-    return {**found, "digest": digest(pair.held)}
-
-
-def _both(rank: Rank) -> list[int]:
-    """Return what both processes have counted."""
-    own = np.array(counts_here(), np.float64)
-    rank.group.allreduce(own)
-    return [int(count) for count in own]
+    row, held = take_rounds(work, amount, pair.step, both if counts else None, agree)
+    return {**row, "digest": digest(held)}
 
 
 def _ring(rank: Rank) -> AbstractTransport:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -178,52 +178,65 @@ class Amount:
         return self.rounds or max(3, min(_MOST_ROUNDS, int(self.seconds / max(warm_s, 1e-9))))
 
 
-def warm_up(work: Work) -> int:
-    """Return how many rounds are made before those that are timed or counted."""
-    return 1 if work.n >= _LONG else 3
-
-
 def digest(array: AnyArray) -> str:
     """Return what tells this array from other ones."""
     return hashlib.blake2b(array.tobytes(), digest_size=6).hexdigest()
 
 
-def time_row(seconds: Sequence[float]) -> Row:
-    """Return what a row says of rounds: the median seconds of one, the lowest, and how many there were."""
-    return {"round_s": float(np.median(seconds)), "least_s": min(seconds), "rounds": len(seconds)}
+def take_rounds(
+    work: Work,
+    amount: Amount,
+    step: Callable[[Any], Any],
+    count: Callable[[], Sequence[int]] | None = None,
+    agree: Callable[[float], float] = float,
+) -> tuple[Row, Any]:
+    """Make rounds, a message each way; return what a row says of them, and what came last.
 
+    - step: makes a round with what came in the one before, and returns what came.
+    - count: returns what both processes have counted. Without it rounds are timed: the median seconds of one, the
+      lowest, and how many there were; else each of `COUNTS` of both processes, for one of the two messages of a round.
+    - agree: returns the seconds of a round that both ends go by.
+    """
+    held = None
 
-def count_row(before: Sequence[int], after: Sequence[int], rounds: int) -> Row:
-    """Return what a row says of a message: each of `COUNTS` of both processes, for one of the two of a round."""
-    per_message = ((late - early) / (2 * rounds) for early, late in zip(before, after, strict=True))
-    return {"rounds": rounds, **dict(zip(COUNTS, per_message, strict=True))}
+    def play(n: int) -> list[float]:
+        nonlocal held
+        seconds = []
+        for _ in range(n):
+            begin = time.perf_counter()
+            held = step(held)
+            seconds.append(time.perf_counter() - begin)
+        return seconds
+
+    n = amount.after(agree(min(play(1 if work.n >= _LONG else 3))))
+    if count is None:
+        seconds = play(n)
+        return {"round_s": float(np.median(seconds)), "least_s": min(seconds), "rounds": n}, held
+    before = count()
+    play(n)
+    each = ((late - early) / (2 * n) for early, late in zip(before, count(), strict=True))
+    return {"rounds": n, **dict(zip(COUNTS, each, strict=True))}, held
 
 
 def run_alone(works: Sequence[tuple[Work, Amount]]) -> list[Row]:
     """Return the rows of some works, and in each ``copy_s``, the seconds of a copy of a message."""
-    return [_run(work, amount) for work, amount in works]
+    rows = []
+    for work, amount in works:
+        first, second = make_party(work, True), make_party(work, False)
+        up, down = np.zeros(work.n, np.float32), np.zeros(work.n, np.float32)
 
+        def step(got: AnyArray | None, ends: Any = (first, second, up, down)) -> AnyArray:
+            begins, answers, there, back = ends
+            begins.turn(got, there)
+            answers.turn(there, back)
+            found: AnyArray = back
+            return found
 
-def _run(work: Work, amount: Amount) -> Row:
-    first, second = make_party(work, True), make_party(work, False)
-    up, down = np.zeros(work.n, np.float32), np.zeros(work.n, np.float32)
-    got = None
-
-    def play(n: int) -> list[float]:
-        nonlocal got
-        seconds = []
-        for _ in range(n):
+        found, _ = take_rounds(work, amount, step)
+        copies = []
+        for _ in range(found["rounds"]):
             begin = time.perf_counter()
-            first.turn(got, up)
-            second.turn(up, down)
-            got = down
-            seconds.append(time.perf_counter() - begin)
-        return seconds
-
-    n = amount.after(min(play(warm_up(work))))
-    found, copies = time_row(play(n)), []
-    for _ in range(n):
-        begin = time.perf_counter()
-        np.copyto(up, down)
-        copies.append(time.perf_counter() - begin)
-    return {**found, "copy_s": float(np.median(copies)), "digest": digest(down)}
+            np.copyto(up, down)
+            copies.append(time.perf_counter() - begin)
+        rows.append({**found, "copy_s": float(np.median(copies)), "digest": digest(down)})
+    return rows
