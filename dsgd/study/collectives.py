@@ -26,7 +26,7 @@ from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
 from dsgd.study.parts import measure_parts, parts_figure, parts_table
 from dsgd.study.published import STATEMENTS, Interval, largest, ratio, were_busy
 
-__all__ = ["STUDY", "measure"]
+__all__ = ["STUDY"]
 
 #: Threads of this process, and worker processes over shared memory, polled shared memory and TCP.
 _NAMES: Final = {

@@ -39,17 +39,7 @@ from dsgd.study.frame.rows import Row
 from dsgd.study.frame.study import Option, Study
 from dsgd.study.published import FIGURES, STATEMENTS, Statement, exact
 
-__all__ = [
-    "PUBLISHED",
-    "STUDY",
-    "VARIATIONS",
-    "Predicted",
-    "PublishedPoint",
-    "layers_table",
-    "node_counts",
-    "predict_point",
-    "vary",
-]
+__all__ = ["STUDY"]
 
 # -- points -------------------------------------------------------------------------------------------------------
 

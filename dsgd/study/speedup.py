@@ -44,7 +44,7 @@ from dsgd.study.published import STATEMENTS
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["STUDY", "rows_there"]
+__all__ = ["STUDY"]
 
 _PEER, _ONE = ("scikit-learn", 1), ("threads", 1)
 #: Where a model is trained. Workers have their rows before the fit begins, unless they are sent.

@@ -50,7 +50,7 @@ from dsgd.sync import (
     resolve,
 )
 
-__all__ = ["STUDY", "chosen", "rate_of"]
+__all__ = ["STUDY"]
 
 # Steps of these are taken with the mean of many gradients, or at a share of the rate: they need a larger rate.
 _MEANS: Final = (MinibatchSGD, StalenessAware, BackupWorkers)

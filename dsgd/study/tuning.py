@@ -41,7 +41,7 @@ from dsgd.sync.adaptive import (
     VarianceBand,
 )
 
-__all__ = ["RULES", "STUDY", "epochs_of_points", "regret_table", "seconds_to", "train_by_turns"]
+__all__ = ["STUDY"]
 
 # The default of ``sync="auto"``, and the run of one rank.
 _AUTO, _ALONE = "auto", "sequential"

@@ -31,7 +31,7 @@ from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times, average, exact, largest, ratio, were_busy
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["METHODS", "STUDY", "Course", "Problem", "check_claims", "far_targets", "lowest_objective", "one_of_many"]
+__all__ = ["STUDY"]
 
 #: Methods by name: how rows are drawn, or what is remembered of them. None visits each row once an epoch.
 METHODS: Final[Mapping[str, Importance | AbstractReduction | None]] = MappingProxyType(

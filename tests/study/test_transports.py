@@ -16,11 +16,12 @@ from dsgd.runtime import run_on_threads
 from dsgd.study import Run, run_study, study_page
 from dsgd.study.frame.data import cluster_of
 from dsgd.study.frame.study import Batch
-from dsgd.study.transports import STUDY, WayCell, missing_parts
+from dsgd.study.transports import STUDY
 from dsgd.study.transports import study as declared
 from dsgd.study.transports.counting import COUNTS, can_count, counted, counts_here
-from dsgd.study.transports.pairs import AbstractChannel, Amount, Pair, run_pair
-from dsgd.study.transports.parties import Work, make_party, run_alone
+from dsgd.study.transports.pairs import AbstractChannel, Pair, run_pair
+from dsgd.study.transports.parties import Amount, Work, make_party, run_alone
+from dsgd.study.transports.study import WayCell, missing_parts
 from web_page import check_page
 
 #: Seconds of a round of training over each way, as made up here.

@@ -5,6 +5,6 @@ messages between two ranks of a gang, with slots without copies; `others` over D
 MPI. `counting` counts copies and allocations.
 """
 
-from dsgd.study.transports.study import STUDY, WAYS, WayCell, missing_parts
+from dsgd.study.transports.study import STUDY
 
-__all__ = ["STUDY", "WAYS", "WayCell", "missing_parts"]
+__all__ = ["STUDY"]
