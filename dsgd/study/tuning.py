@@ -99,11 +99,6 @@ def _measure(batch: Batch, runs: list[Run]) -> list[Row]:
     return rows
 
 
-def _targets(rows: Sequence[Row]) -> dict[int, float]:
-    """Return from the rows of one rank the objective to reach with each seed: its last one."""
-    return {row["seed"]: float(row["curve"][-1]["objective"]) for row in rows}
-
-
 def epochs_of_points(study: Study) -> list[int]:
     """Return the numbers of epochs after which a run is evaluated: mostly where it may reach the target."""
     target = study.epochs // 2
@@ -243,7 +238,9 @@ class _Set:
     """The runs on one dataset: fixed periods, rising, and rules."""
 
     def __init__(self, cells: Sequence[_Policy], alone: _Policy) -> None:
-        self.dataset, self.targets = alone.dataset, _targets(alone.rows)
+        self.dataset = alone.dataset
+        # The objective to reach with each seed: the last one of one rank.
+        self.targets = {row["seed"]: float(row["curve"][-1]["objective"]) for row in alone.rows}
         others = [cell for cell in cells if cell is not alone]
         for cell in others:
             cell.targets = self.targets
