@@ -233,12 +233,6 @@ class _Gang:
         """Return the bytes of the synchronous run over those of a cell."""
         return self.synchronous.median("bytes_sent") / max(1.0, cell.median("bytes_sent"))
 
-    @property
-    def is_trivial(self) -> bool:
-        """Whether the synchronous run is less than half a point better than always predicting the commonest label."""
-        trivial = self.synchronous.stat("majority_accuracy")
-        return trivial is not None and self.synchronous.median("test_accuracy") - trivial.median < 0.005
-
     def front(self, cost: str) -> list[str]:
         """Return the Pareto front of accuracy and `cost` (bytes_sent or train_s), cheapest first."""
         return pareto({cell.strategy: (cell.median(cost), -cell.median("test_accuracy")) for cell in self.cells})
@@ -265,7 +259,9 @@ def _claims(gang: _Gang) -> list[Claim]:
             # Bytes follow from a closed form (tests/laws/test_bytes.py): no seed changes them.
             times, note = exact(gang.share(cell)), f"{cell.sync}."
             claims.append(
-                statement.judged(gang.name, times, note, trivial=gang.is_trivial, baseline="1/1: synchronous")
+                statement.judged(
+                    gang.name, times, note, trivial=gang.synchronous.is_trivial, baseline="1/1: synchronous"
+                )
             )
     return claims
 

@@ -426,9 +426,9 @@ def check_convergence(lessons: Sequence[Lesson]) -> list[Claim]:
             f"{row['epochs']} epochs of {row['rows'] // row['ranks'] // row['batch']} steps; {row['n_params']:,} "
             "parameters."
         )
-        baseline, is_trivial = f"{as_points(commonest)}: commonest label", commonest > -0.005
+        baseline = f"{as_points(commonest)}: commonest label"
         statement = STATEMENTS["gtopk/convergence"]
-        claims.append(statement.judged(lesson.name, found, note, trivial=is_trivial, baseline=baseline))
+        claims.append(statement.judged(lesson.name, found, note, trivial=dense.is_trivial, baseline=baseline))
     return claims
 
 

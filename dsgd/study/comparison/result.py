@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 #: What a comparison answers.
 QUESTION: Final = "How do these methods compare?"
-_LEARNT: Final = 0.005
 
 
 class StrategyCell(Cell):
@@ -65,11 +64,6 @@ class StrategyCell(Cell):
     def family(self) -> str:
         """To whom its ranks talk."""
         return str(self.rows[0]["family"])
-
-    @property
-    def is_trivial(self) -> bool:
-        """Whether it is less than half a point better than always predicting the commonest label: it claims nothing."""
-        return not self.rows or self.median("test_accuracy") - self.median("majority_accuracy") < _LEARNT
 
     @property
     def may_claim(self) -> bool:

@@ -253,6 +253,7 @@ class Record:
 
 
 CellT = TypeVar("CellT", bound="Cell")
+_LEARNT: Final = 0.005
 
 
 class Stat(NamedTuple):
@@ -327,6 +328,12 @@ class Cell:
     def minus(self, other: Cell, name: str) -> Interval | None:
         """Return the interval of the difference of a column over the repetitions of both; None if they share none."""
         return difference(self.column(name), other.column(name))
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether it is less than half a point better than always predicting the commonest label: it claims nothing."""
+        ours, commonest = self.stat("test_accuracy"), self.stat("majority_accuracy")
+        return ours is None or (commonest is not None and ours.median - commonest.median < _LEARNT)
 
     def curve(self) -> list[dict[str, float]]:
         """Return the ``curve`` of the rows point by point, medians over the repetitions."""
