@@ -21,8 +21,8 @@ from dsgd.report.theme import MARKERS, MUTED, SERIES, TEXT
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row, cells_of
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Row, Run, cells_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.parts import measure_parts, parts_figure, parts_table
 from dsgd.study.published import STATEMENTS, Interval, largest, ratio, were_busy
 

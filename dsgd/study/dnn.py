@@ -23,8 +23,8 @@ from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, file_names, majority_accuracy, point, sizes_of, spent
 from dsgd.study.frame.report import data_table, gang_text, joined, line_of, where
-from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, pareto
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, pareto
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, average, exact
 from dsgd.sync import (
     DPSGD,
@@ -62,12 +62,11 @@ def load_images(rows: int | None = None, test_rows: int | None = None) -> StudyD
         X, y = X[order].astype(np.float32).reshape(-1, 1, 8, 8) / 16.0 - 0.3, y[order].astype(np.int64)
         train_X, train_y = X[n_test:][:rows], y[n_test:][:rows]
         return StudyData("digits", "scikit-learn", train_X, train_y, X[:n_test][:test_rows], y[:n_test][:test_rows])
-    parts = [
-        part
+    images = [
+        (_pixels(one.X, most), np.asarray(one.y[:most]).astype(np.int64))
         for one, most in ((train, rows), (test, test_rows))
-        for part in (_pixels(one.X, most), np.asarray(one.y[:most]).astype(np.int64))
     ]
-    return StudyData("mnist", file_names(train.source), *parts)
+    return StudyData("mnist", file_names(train.source), *images[0], *images[1])
 
 
 def _pixels(X: Any, rows: int | None) -> AnyArray:

@@ -36,8 +36,8 @@ from dsgd.study.elimination_report import (
 )
 from dsgd.study.frame.data import MissingData, place
 from dsgd.study.frame.report import tally
-from dsgd.study.frame.rows import Row, picked
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Row, Run, picked
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES
 from dsgd.study.svm_problems import PROBLEMS, Problem, ProblemData, load_problem
 from dsgd.svm import SVC, EliminationRecord

@@ -23,8 +23,8 @@ from dsgd.study.agents import ALONE, GRAPHS, ONE_MACHINE, run_agents
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_keep, sizes_of
 from dsgd.study.frame.report import data_table, joined, line_of
-from dsgd.study.frame.rows import Cell, Row, Stat, cells_of, one_of
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Cell, Row, Run, Stat, cells_of, one_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Interval, as_points, as_times, average
 from dsgd.svm import SVC
 from dsgd.types import AnyArray, FloatMatrix
@@ -282,11 +282,11 @@ def _answer(sizes: Sequence[_Size], sets: Sequence[_Set]) -> str:
     ordered = _varied(sizes, "rows", "features")
     if ordered:
         few, many = ordered[0], ordered[-1]
-        found = {size.rows: size.over_one(_WORST) for size in (few, many)}
-        if all(found.values()):
+        of_few, of_many = few.over_one(_WORST), many.over_one(_WORST)
+        if of_few and of_many:
             sentences.append(
-                f"On a {_WORST}, {many.agents} agents have {as_times(found[many.rows].estimate)} the error of one "
-                f"machine with {many.rows:,} rows each, and {as_times(found[few.rows].estimate)} with {few.rows:,}."
+                f"On a {_WORST}, {many.agents} agents have {as_times(of_many.estimate)} the error of one "
+                f"machine with {many.rows:,} rows each, and {as_times(of_few.estimate)} with {few.rows:,}."
             )
         median = many.speedup(_WORST)
         sentences.append(

@@ -35,8 +35,8 @@ from dsgd.study.dnn import Digits, described, load_digits
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, place_name
 from dsgd.study.frame.report import data_table, line_of
-from dsgd.study.frame.rows import Cell, Row, cells_of, one_of
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.gtopk_cost import (
     HERE,
     MODELS,

@@ -47,8 +47,8 @@ from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, objective, place, score, spent
 from dsgd.study.frame.report import data_table, joined, line_of, tally, time_text
-from dsgd.study.frame.rows import Cell, Row, Stat, any_busy, cells_of, one_of
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Cell, Row, Run, Stat, any_busy, cells_of, one_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import FIGURES, SOURCES, STATEMENTS
 from dsgd.sync import EpochAveraging, LocalSGD
 
@@ -292,6 +292,11 @@ _WORTH: Final = (
 )  # fmt: skip
 
 
+def results_table(rows: Sequence[Row], dataset: str, columns: Sequence[str]) -> Table:
+    """Return a row per number of ranks and period on a dataset, with some of the columns."""
+    return _results(next(one for one in _sets(rows) if one.name == dataset), columns, "Results")
+
+
 def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
     found = [_result(one, cell) for cell in one.cells]
     notes = ["Medians over seeds."]
@@ -321,7 +326,7 @@ def _result(one: _Set, cell: Cell) -> dict[str, str]:
         "every": _every(cell),
         "time s": figure_text(median("train_s")),
         "compute s": figure_text(phases["compute"]),
-        **{f"{phase} s": figure_text(phases[phase]) for phase in ("encode", "wire", "wait", "control")},
+        **{f"{phase} s": figure_text(phases[phase]) for phase in ("encode", "wire", "wait")},
         "comm. share": f"{communication / spent_s:.1%}" if spent_s else "-",
         "comm. saved": f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
         "x sequential": figure_text(base / median("train_s")) if base else "-",
@@ -335,12 +340,11 @@ def _result(one: _Set, cell: Cell) -> dict[str, str]:
         "dispersion": f"{dispersion.median:.2g}" if dispersion else "-",
         "exchanges": f"{median('rounds'):,.0f}",
         "sent": byte_text(median("bytes_sent")),
-        "control": byte_text(median("control_bytes_sent")),
         "peak memory": byte_text(memory.median) if memory else "-",
     }
     if cell.ranks == 1:  # nothing is exchanged
-        exchanged = ("encode s", "wire s", "wait s", "control s", "comm. share", "dispersion", "exchanges", "sent")
-        found |= dict.fromkeys((*exchanged, "control"), "-")
+        exchanged = ("encode s", "wire s", "wait s", "comm. share", "dispersion", "exchanges", "sent")
+        found |= dict.fromkeys(exchanged, "-")
     return found
 
 
@@ -493,7 +497,8 @@ def _communication_share(one: _Set) -> Panel:
     name = next((name for name in _COMMUNICATION_S if one.name.startswith(name)), "")
     for ranks, dash in (("2", "dashed"), ("32", "dotted")) if name else ():
         seconds = _COMMUNICATION_S[name][int(ranks)]
-        shares, style = [value / seconds[1] for value in seconds.values()], {"colour": GREY, "width": 1.4}
+        shares = [value / seconds[1] for value in seconds.values()]
+        style: dict[str, Any] = {"colour": GREY, "width": 1.4}
         marks.append(line_of(f"published, {ranks} processes", list(seconds), shares, marker="", dash=dash, **style))
     for number, ranks in enumerate(one.ranks):
         cells = one.parallel(ranks)

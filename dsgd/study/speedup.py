@@ -37,8 +37,8 @@ from dsgd.report.theme import ORANGE
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, StudyData, place, score
 from dsgd.study.frame.report import data_table, joined, line_of
-from dsgd.study.frame.rows import Cell, Row, any_busy, cells_of
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS
 
 if TYPE_CHECKING:

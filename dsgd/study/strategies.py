@@ -38,8 +38,8 @@ from dsgd.study.comparison.runs import (
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.report import data_table, gang_text, joined, where
-from dsgd.study.frame.rows import Row, cells_of
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Row, Run, cells_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, exact
 from dsgd.sync import (
     STRATEGIES,

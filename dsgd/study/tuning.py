@@ -25,8 +25,8 @@ from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, objective, place, score
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Cell, Row, any_busy, cells_of, one_of
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of, one_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, Interval, ratio, were_busy
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
 from dsgd.sync.adaptive import (

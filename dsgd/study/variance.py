@@ -26,8 +26,8 @@ from dsgd.report import Axis, Claim, Figure, Panel, Table, figure_text, span_of
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, checksum_of, load_or_keep
 from dsgd.study.frame.report import joined, line_of
-from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, only
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times, average, exact, largest, ratio, were_busy
 from dsgd.types import AnyArray, FloatVector
 

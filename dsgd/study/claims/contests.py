@@ -100,12 +100,11 @@ def judge_over(
     one_rank, baseline = found.gang.sequential.median(column), f"1x: {other.name}"
     if column == "train_s":
         baseline = f"{as_times(other.median(column) / one_rank)}: one rank"
-    interval = times
-    if saved:
-        interval, baseline = times.mapped(lambda value: 1.0 - 1.0 / value), f"0%: {other.name}"
+    if saved and times:
+        times, baseline = times.mapped(lambda value: 1.0 - 1.0 / value), f"0%: {other.name}"
     ends = f"objectives {ours.median('objective'):.4f} and {other.median('objective'):.4f}"
     note = f"{ours.name} beside {other.name}: {ends}."
-    return statement.judged(_data(found), interval, note, baseline=baseline)
+    return statement.judged(_data(found), times, note, baseline=baseline)
 
 
 def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:

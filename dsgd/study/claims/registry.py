@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -129,10 +130,14 @@ def run_claims(
             if force:
                 shutil.rmtree(folder, ignore_errors=True)
             start = time.perf_counter()
-            claims = MEASURES[run.measure].claims(folder, lambda text, head=head: say(f"{head}, {text}"))
+            claims = MEASURES[run.measure].claims(folder, partial(_told, say, head))
             yield {"seconds": time.perf_counter() - start, "claims": [asdict(claim) for claim in claims]}
 
     yield from (done.row for done in run_study(_study(names, measured), out, force=force, command=command))
+
+
+def _told(say: Callable[[str], object], head: str, text: str) -> None:
+    say(f"{head}, {text}")
 
 
 def claims_of(rows: Sequence[Row], statements: Sequence[Statement]) -> list[Claim]:

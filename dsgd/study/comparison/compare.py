@@ -40,8 +40,8 @@ from dsgd.study.comparison.runs import (
     split_data,
     with_period,
 )
-from dsgd.study.frame.rows import Row, cells_of
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study, run_study
+from dsgd.study.frame.rows import Row, Run, cells_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study, run_study
 from dsgd.sync import AbstractStrategy, EpochAveraging
 from dsgd.validation import check_number
 

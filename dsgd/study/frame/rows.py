@@ -27,8 +27,6 @@ from dsgd.study.published import Interval, difference, ratio, were_busy
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dsgd.study.frame.study import Study
-
 Row: TypeAlias = dict[str, Any]
 
 #: Name of the file of rows in the folder of a study.
@@ -39,7 +37,7 @@ ROWS_FILE: Final = "rows.jsonl"
 class Run:
     """A point of a grid: its columns are attributes, and `study` has the options."""
 
-    study: Study
+    study: Any
     columns: Mapping[str, Any]
 
     def __getattr__(self, name: str) -> Any:

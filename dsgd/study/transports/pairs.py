@@ -29,7 +29,8 @@ import numpy as np
 
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.memory.segment import NAME_BYTES, Segment
-from dsgd.comm.wires import shm, tcp
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.wires import shm
 from dsgd.errors import ClusterError
 from dsgd.kernels.atomics import load, store, yield_core
 from dsgd.kernels.jit import kernel
@@ -285,7 +286,7 @@ def _run(rank: Rank, channel: AbstractChannel, work: Work, amount: Amount, count
 def _ring(rank: Rank) -> AbstractTransport:
     """Return a transport through rings of memory alone: nobody reads the memory of the other."""
     transport, peer = rank.group.transport, 1 - rank.number
-    with tcp.Listener() as listener:
+    with Listener() as listener:
         told = np.zeros((2, _ADDRESS_BYTES), np.uint8)
         address = listener.address.encode()
         told[rank.number, : len(address)] = np.frombuffer(address, np.uint8)

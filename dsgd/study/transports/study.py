@@ -14,8 +14,8 @@ from dsgd.report.theme import MUTED, TEXT
 from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.data import cluster_of
 from dsgd.study.frame.report import joined, line_of
-from dsgd.study.frame.rows import Cell, Row, cells_of, one_of, only
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, Interval, Statement, as_times, largest, were_busy
 from dsgd.study.transports.counting import can_count, counted
 from dsgd.study.transports.others import launcher, run_actor, run_graph, run_mpi, run_rpc
