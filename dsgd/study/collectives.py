@@ -41,9 +41,7 @@ _COSTS: Final = {
         ("Thakur", "Rabenseifner", "Gropp"), "Optimization of Collective Communication Operations in MPICH", 2005
     ),
     "two-tree": Publication(
-        ("Sanders", "Speck", "Träff"),
-        "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-        2009,
+        ("Sanders", "Speck", "Träff"), "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009
     ),
 }
 

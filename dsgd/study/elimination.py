@@ -153,12 +153,7 @@ def _fit(run: Run, data: ProblemData, client: Client | None, blocks: list[Any] |
 
 
 def _model(run: Run, method: str, problem: Problem, client: Client | None) -> Any:
-    shared: dict[str, Any] = {
-        "C": problem.C,
-        "gamma": problem.gamma,
-        "tol": run.tol,
-        "cache_size": run.cache_mb,
-    }
+    shared: dict[str, Any] = {"C": problem.C, "gamma": problem.gamma, "tol": run.tol, "cache_size": run.cache_mb}
     if method == REFERENCE:
         return ReferenceSVC(**shared)
     jobs = run.threads if client is None else run.ranks

@@ -171,10 +171,7 @@ def summarise(rows: Sequence[Row]) -> EliminationSummary:
     cells = cells_of(rows, "problem", "method", "cache", "solver", "ranks", make=EliminationCell)
     place = {name: number for number, name in enumerate(dict.fromkeys(cell.problem for cell in cells))}
     return EliminationSummary(
-        sorted(
-            cells,
-            key=lambda c: (place[c.problem], c.ranks or 0, c.solver, c.cache != "small", _ORDER[c.method]),
-        )
+        sorted(cells, key=lambda c: (place[c.problem], c.ranks or 0, c.solver, c.cache != "small", _ORDER[c.method]))
     )
 
 

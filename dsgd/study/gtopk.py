@@ -20,16 +20,7 @@ import numpy as np
 from dsgd.collectives.model import LinkCost
 from dsgd.compress import DGC, GTopK
 from dsgd.errors import InvalidParameterError
-from dsgd.report import (
-    Axis,
-    Claim,
-    Figure,
-    Level,
-    Line,
-    Panel,
-    Table,
-    byte_text,
-)
+from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, byte_text
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn import Digits, described, load_digits
 from dsgd.study.frame import options
@@ -55,10 +46,7 @@ from dsgd.study.gtopk_cost import (
     scaling,
     scaling_table,
 )
-from dsgd.study.published import (
-    STATEMENTS,
-    as_points,
-)
+from dsgd.study.published import STATEMENTS, as_points
 from dsgd.sync import MinibatchSGD
 from dsgd.types import AnyArray, FloatVector, IntVector
 

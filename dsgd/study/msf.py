@@ -31,17 +31,7 @@ from dsgd.report import (
     seconds_text,
     span_of,
 )
-from dsgd.report.theme import (
-    GREY,
-    MARKERS,
-    MUTED,
-    PHASE_COLOURS,
-    PHASE_MARKERS,
-    TEXT,
-    VERMILION,
-    Colour,
-    ramp,
-)
+from dsgd.report.theme import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, Colour, ramp
 from dsgd.report.theme import PHASES as SHOWN_PHASES
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
@@ -622,9 +612,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             ),
         ],
         "highlights": highlights,
-        "data": [
-            data_table(rows, "features", "non-zero", "commonest label", "best possible", note=note),
-        ],
+        "data": [data_table(rows, "features", "non-zero", "commonest label", "best possible", note=note)],
         "claims": claims,
         "source": (
             f"{SOURCES['msf'].reference}: linear SVM on 2 to 32 MPI processes. Each claim is recomputed at the "

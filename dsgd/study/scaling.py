@@ -152,10 +152,7 @@ def vary(point: PublishedPoint) -> list[float]:
     node, wire = point.machine, point.wire
     link = wire.between
     fast = replace(
-        node,
-        flop_per_s=2 * node.flop_per_s,
-        memory_bytes_per_s=2 * node.memory_bytes_per_s,
-        layer_s=node.layer_s / 2,
+        node, flop_per_s=2 * node.flop_per_s, memory_bytes_per_s=2 * node.memory_bytes_per_s, layer_s=node.layer_s / 2
     )
     cases = (
         (node, wire, True),

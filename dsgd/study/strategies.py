@@ -41,14 +41,7 @@ from dsgd.study.frame.report import data_table, gang_text, joined, where
 from dsgd.study.frame.rows import Row, Run, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, exact
-from dsgd.sync import (
-    STRATEGIES,
-    AbstractStrategy,
-    BackupWorkers,
-    MinibatchSGD,
-    StalenessAware,
-    resolve,
-)
+from dsgd.sync import STRATEGIES, AbstractStrategy, BackupWorkers, MinibatchSGD, StalenessAware, resolve
 
 __all__ = ["STUDY"]
 

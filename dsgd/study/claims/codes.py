@@ -9,18 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives.algorithms.packing import DGX_1V, best_rate, pack_trees, ring_rate
-from dsgd.compress import (
-    DGC,
-    QSGD,
-    AdaComp,
-    ErrorFeedback,
-    GTopK,
-    MajorityVote,
-    OneBit,
-    PowerSGD,
-    TernGrad,
-    TopK,
-)
+from dsgd.compress import DGC, QSGD, AdaComp, ErrorFeedback, GTopK, MajorityVote, OneBit, PowerSGD, TernGrad, TopK
 from dsgd.compress.base import AbstractCompressor
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster, predict

@@ -14,17 +14,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from dsgd.compress import (
-    DGC,
-    AdaptiveThreshold,
-    ErrorFeedback,
-    GTopK,
-    OneBit,
-    PowerSGD,
-    TernGrad,
-    Threshold,
-    TopK,
-)
+from dsgd.compress import DGC, AdaptiveThreshold, ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, Threshold, TopK
 from dsgd.estimators import SGDClassifier
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster
@@ -245,11 +235,7 @@ _NEIGHBOURS: Final = _Contest(
 )
 _STRAGGLERS: Final = _Contest(
     "stragglers",
-    {
-        "all wait": BackupWorkers(8, 0),
-        "one backup": BackupWorkers(8, 1),
-        "slack 3": StaleSynchronous(8, 3),
-    },
+    {"all wait": BackupWorkers(8, 0), "one backup": BackupWorkers(8, 1), "slack 3": StaleSynchronous(8, 3)},
     (
         Versus(STATEMENTS["backup/time"], _SECONDS, "one backup", "all wait"),
         Versus(STATEMENTS["ssp/time"], _SECONDS, "slack 3", "all wait"),
@@ -318,10 +304,7 @@ _THRESHOLDS: Final = _Contest(
 )
 _UNHURRIED: Final = _Contest(
     "unhurried",
-    {
-        "asynchronous EASGD": AsyncEASGD(64),
-        "asynchronous LSGD": AsyncLeaderSGD(64, n_groups=2),
-    },
+    {"asynchronous EASGD": AsyncEASGD(64), "asynchronous LSGD": AsyncLeaderSGD(64, n_groups=2)},
     (Versus(STATEMENTS["async-lsgd/easgd"], judge_objective, "asynchronous LSGD", "asynchronous EASGD"),),
     "Servers that wait for nobody, an exchange every 64 rows, heavy-tailed times:",
     period=64,

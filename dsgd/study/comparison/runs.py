@@ -379,14 +379,7 @@ def check_looks(epochs: int, at: Iterable[float] | None) -> list[float]:
 
 
 def split_data(
-    estimator: SGDClassifier,
-    X: Any,
-    y: Any,
-    test: float | tuple[Any, Any],
-    partition: str,
-    ranks: int,
-    *,
-    name: str,
+    estimator: SGDClassifier, X: Any, y: Any, test: float | tuple[Any, Any], partition: str, ranks: int, *, name: str
 ) -> StudyData:
     """Return training and test rows, checked."""
     check_split(partition)
