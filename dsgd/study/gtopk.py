@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -182,12 +183,6 @@ def _decides(run: Run) -> Row:
     return {**known, "sync": repr(_sync(Run(run.study, {**run.columns, **known})))}
 
 
-def _time(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
-    del batch
-    for run in runs:
-        yield time_network(run.model, run.batches, run.batch, run.repeats)
-
-
 def _train_all(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
     lessons = batch.data
     least = _TEXT.entropy() if lessons.name == _TEXT_NAME else None
@@ -198,27 +193,33 @@ def _train_all(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
 
 def _train(run: Run, lessons: StudyData) -> Row:
     """Train a network; return its course."""
-    import torch
-
     from dsgd.torch import launch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _one_thread():
         found = launch(_Course(run, lessons), SimulatedCluster(run.ranks, _NETWORK, seed=run.seed))
-    finally:
-        torch.set_num_threads(threads)
-    curve, totals = found.value, found.ledger.totals()
+    curve = found.value
     return {
         "test_accuracy": curve[-1]["accuracy"],
-        "test_loss": curve[-1]["test_loss"],
-        "train_loss": curve[-1]["train_loss"],
-        "bytes_sent": int(totals["bytes_sent"]),
+        **{name: curve[-1][name] for name in ("test_loss", "train_loss")},
+        "bytes_sent": int(found.ledger.totals()["bytes_sent"]),
         "network": _NETWORK,
         "cluster": place_name(None, _NETWORK),
         "n_params": curve[-1].pop("n_params"),
         "curve": curve,
     }
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute on one thread."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Course:
@@ -238,6 +239,7 @@ class _Course:
 
     def __call__(self, rank: Any) -> list[dict[str, float]]:
         """Train on the rows of a rank; return the course on rank 0."""
+        import torch
         from torch.nn.functional import cross_entropy
 
         from dsgd.study.networks import AnnealedSGD
@@ -248,7 +250,7 @@ class _Course:
         options: dict[str, Any] = {"lr": task.lr, "momentum": run.momentum, "steps": run.epochs * steps}
         made = AnnealedSGD(module.parameters(), **options)
         sync = Synchronizer(module, made, sync=_sync(run), batch_size=task.batch, rank=rank)
-        X, y = self._rows(sync)
+        X, y = map(torch.from_numpy, sync.rows(self._lessons.X[self._order], self._lessons.y[self._order]))
         curve: list[dict[str, float]] = []
         for epoch in range(run.epochs):
             order, total = np.random.default_rng((run.seed, 1, epoch, rank.number)).permutation(len(y)), 0.0
@@ -264,14 +266,6 @@ class _Course:
         if curve:
             curve[-1]["n_params"] = sum(parameter.numel() for parameter in module.parameters())
         return curve
-
-    def _rows(self, sync: Any) -> tuple[Any, Any]:
-        """Return the rows of a rank, as tensors."""
-        import torch
-
-        lessons, order = self._lessons, self._order
-        X, y = sync.rows(lessons.X[order], lessons.y[order])
-        return torch.from_numpy(X), torch.from_numpy(y)
 
     def _tested(self, module: Any) -> dict[str, float]:
         """Return loss and accuracy on the test rows."""
@@ -296,43 +290,34 @@ def extended(small: tuple[int, float], large: tuple[int, float], batch: int) -> 
     return small[1] + (batch - small[0]) * per_row
 
 
-def time_network(name: str, batches: tuple[int, int], batch: int, repeats: int) -> Row:
-    """Return how long forward and backward passes of a network take on one thread."""
+def _time(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
+    """Yield how long forward and backward passes of networks take on one thread."""
     import torch
+    from torch.nn.functional import cross_entropy
 
     from dsgd.study.networks import BUILDERS
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng():
+    del batch
+    for run in runs:
+        build, rows_of = BUILDERS[run.model]
+        taken: list[list[float]] = []
+        with _one_thread(), torch.random.fork_rng():
             torch.manual_seed(0)
-            build, rows_of = BUILDERS[name]
             network = build()
-            taken = list(_passes(network, [rows_of(size) for size in batches], repeats))
-    finally:
-        torch.set_num_threads(threads)
-    small, large = batches
-    return {
-        "seconds": [extended((small, one), (large, other), batch) for one, other in taken],
-        "timed": taken,
-        "n_params": sum(parameter.numel() for parameter in network.parameters()),
-    }
-
-
-def _passes(network: Any, data: Sequence[tuple[Any, Any]], repeats: int) -> Iterator[list[float]]:
-    """Yield the seconds of a pass over each batch, once for each repetition."""
-    from torch.nn.functional import cross_entropy
-
-    for number in range(repeats + 1):
-        taken = []
-        for inputs, targets in data:
-            network.zero_grad(set_to_none=True)
-            begin = time.perf_counter()
-            cross_entropy(network(inputs), targets).backward()
-            taken.append(time.perf_counter() - begin)
-        if number:
-            yield taken
+            data = [rows_of(size) for size in run.batches]
+            for _ in range(run.repeats + 1):
+                taken.append([])
+                for inputs, targets in data:
+                    network.zero_grad(set_to_none=True)
+                    begin = time.perf_counter()
+                    cross_entropy(network(inputs), targets).backward()
+                    taken[-1].append(time.perf_counter() - begin)
+        small, large = run.batches
+        yield {
+            "seconds": [extended((small, one), (large, other), run.batch) for one, other in taken[1:]],
+            "timed": taken[1:],
+            "n_params": sum(parameter.numel() for parameter in network.parameters()),
+        }
 
 
 # -- summary ------------------------------------------------------------------------------------------------------

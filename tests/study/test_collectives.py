@@ -10,7 +10,7 @@ import pytest
 
 from dsgd.collectives import DEFAULT_LINK, allreduce_cost, allreduce_seconds, choose_algorithm
 from dsgd.collectives.model import ALGORITHMS
-from dsgd.report import Line, Page
+from dsgd.report import Line
 from dsgd.study import Study, run_study, study_page
 from dsgd.study.collectives import STUDY
 from dsgd.study.parts import best_part, measure_parts, parts_figure, parts_table
@@ -35,14 +35,9 @@ def rows_of(study: Study, noise: float = 0.0, **slower: float) -> list[dict[str,
     return made_rows(study, found)
 
 
-def page_of(rows: list[dict[str, Any]]) -> Page:
-    """Return the page of some rows."""
-    return study_page(SMALL, rows)
-
-
 def verdicts(rows: list[dict[str, Any]]) -> list[str]:
     """Return the verdicts of some rows."""
-    return [claim.verdict for claim in page_of(rows).claims]
+    return [claim.verdict for claim in study_page(SMALL, rows).claims]
 
 
 def test_rows_have_times_and_the_bytes_of_the_closed_form(tmp_path: Path) -> None:
@@ -57,7 +52,7 @@ def test_rows_have_times_and_the_bytes_of_the_closed_form(tmp_path: Path) -> Non
 
 def test_tables_and_claims_follow_from_rows() -> None:
     """Where times are those of the model it predicts all of them and auto is fastest; where they are not it is said."""
-    page = page_of(rows_of(SMALL))
+    page = study_page(SMALL, rows_of(SMALL))
     assert all(claim.holds for claim in page.claims)
     assert [row[0] for row in page.tables[1].rows] == ["8 B", "64 KiB"]
     assert page.tables[1].rows[0][-1] == "recursive doubling 1.00"
@@ -81,7 +76,7 @@ def test_predictions_of_several_calibrations_vary_as_these_do() -> None:
     """With one calibration the interval is over repetitions, which agree; with three it is over what they predict."""
     rows = rows_of(ONE)
     again = [row | {"latency_s": 2.0 * k, "predicted_s": row["predicted_s"] * k} for k in (1, 2, 4) for row in rows]
-    once, often = (page_of(found).claims[1].interval for found in (rows, again))
+    once, often = (study_page(SMALL, found).claims[1].interval for found in (rows, again))
     assert once == pytest.approx((1.0, 1.0, 1.0))
     assert often is not None
     assert often[0] == pytest.approx(2.0)

@@ -21,14 +21,14 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from dsgd.runtime.dask_internals import as_frame, ask_worker, event_loop, serve
 from dsgd.study.frame.rows import Row
 from dsgd.study.transports.counting import counts_here
-from dsgd.study.transports.pairs import AbstractChannel, Pair
+from dsgd.study.transports.pairs import Pair, Wire
 from dsgd.study.transports.parties import AbstractParty, Amount, Work, digest, make_party, take_rounds
 from dsgd.types import AnyArray
 
@@ -194,36 +194,11 @@ def run_mpi(works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
     return rows
 
 
-@final
-class _World(AbstractChannel):
-    """The other of two processes."""
-
-    def __init__(self, world: Any, n: int) -> None:
-        self._world, self._peer = world, 1 - world.Get_rank()
-        self._out, self._in = np.zeros(n, np.float32), np.zeros(n, np.float32)
-
-    def out(self) -> AnyArray:
-        """Return the array that is sent."""
-        return self._out
-
-    def post(self) -> None:
-        """Send it."""
-        self._world.Send(self._out, self._peer)
-
-    def get(self) -> AnyArray:
-        """Receive one."""
-        self._world.Recv(self._in, self._peer)
-        return self._in
-
-    def release(self) -> None:
-        """Do nothing: the array is this end's."""
-
-
 def _main(orders: str, path: str) -> None:
     from mpi4py import MPI
 
     world, given, rows = MPI.COMM_WORLD, json.loads(orders), []
-    begins = world.Get_rank() == 0
+    begins, peer = world.Get_rank() == 0, 1 - world.Get_rank()
 
     def both() -> list[int]:
         total = world.allreduce(np.array(counts_here()))
@@ -231,7 +206,8 @@ def _main(orders: str, path: str) -> None:
 
     for of_work, of_amount in given["works"]:
         work, amount = Work(**of_work), Amount(**of_amount)
-        pair = Pair(_World(world, work.n), make_party(work, begins), begins=begins)
+        wire = Wire(lambda out: world.Send(out, peer), lambda into: world.Recv(into, peer), work.n)
+        pair = Pair(wire, make_party(work, begins), begins=begins)
         row, held = take_rounds(work, amount, pair.step, both if given["counts"] else None, world.bcast)
         rows.append({**row, "digest": digest(held)})
     if begins:

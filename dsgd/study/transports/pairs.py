@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, final
 
 import numpy as np
@@ -222,11 +223,11 @@ class Pair:
 
 
 @final
-class _Wire(AbstractChannel):
-    """A transport: both ends own their arrays."""
+class Wire(AbstractChannel):
+    """A way both of whose ends own their arrays: what sends one, and what receives one."""
 
-    def __init__(self, transport: AbstractTransport, n: int) -> None:
-        self._transport, self._peer = transport, 1 - transport.rank
+    def __init__(self, send: Callable[[AnyArray], object], receive: Callable[[AnyArray], object], n: int) -> None:
+        self._send, self._receive = send, receive
         self._out, self._in = np.zeros(n, np.float32), np.zeros(n, np.float32)
 
     def out(self) -> AnyArray:
@@ -235,11 +236,11 @@ class _Wire(AbstractChannel):
 
     def post(self) -> None:
         """Send it."""
-        self._transport.send(self._peer, self._out)
+        self._send(self._out)
 
     def get(self) -> AnyArray:
         """Receive one."""
-        self._transport.recv(self._peer, self._in)
+        self._receive(self._in)
         return self._in
 
     def release(self) -> None:
@@ -252,11 +253,13 @@ def run_pair(rank: Rank, data: Any, way: str, works: Sequence[tuple[Work, Amount
     - returned: for each work what `take_rounds` says, and ``digest``, that of the last message that came.
     """
     ring = _ring(rank) if way == "ring" else None
-    transport = rank.group.transport if ring is None else ring
+    transport, peer = rank.group.transport if ring is None else ring, 1 - rank.number
     makers: dict[str, Callable[[int], AbstractChannel]] = {
         "agreed": lambda n: AgreedSlots(rank, n), "registered": lambda n: RegisteredSlots(rank, n),
     }  # fmt: skip
-    make: Callable[[int], AbstractChannel] = makers.get(way, lambda n: _Wire(transport, n))
+    make: Callable[[int], AbstractChannel] = makers.get(
+        way, lambda n: Wire(partial(transport.send, peer), partial(transport.recv, peer), n)
+    )
     try:
         return [_run(rank, make(work.n), work, amount, counts) for work, amount in works]
     finally:
