@@ -1,7 +1,7 @@
 """The study of elimination: what sample elimination saves in a kernel SVM, and what it costs.
 
 Every repetition begins with another method, so that methods take turns and change places. More ranks are predicted from
-the counts of a fit on one (`dsgd.study.elimination_report`), thousands phase by phase (`dsgd.study.svm_rounds`).
+the counts of a fit on one (`dsgd.study.elimination_cells`), thousands phase by phase (`dsgd.study.svm_rounds`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError, InvalidParameterError
+from dsgd.study.elimination_cells import BLOCK, PRESETS, REFERENCE, SOLVERS, check_elimination_claims, summarise
 from dsgd.study.elimination_report import (
-    BLOCK,
-    PRESETS,
-    REFERENCE,
-    SOLVERS,
     Gains,
-    check_elimination_claims,
     elimination_figures,
     elimination_table,
     overview_table,
     problems_table,
     ranks_table,
-    summarise,
 )
 from dsgd.study.frame.data import MissingData, place
 from dsgd.study.frame.report import tally

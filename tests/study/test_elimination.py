@@ -15,7 +15,7 @@ from dsgd.collectives.model import LinkCost
 from dsgd.errors import InvalidParameterError
 from dsgd.study import run_study, study_page
 from dsgd.study.elimination import CURVE_COLUMNS, STUDY, curve, reuse, serial_seconds
-from dsgd.study.elimination_report import REFERENCE, SOLVERS, Counts, simulate, summarise
+from dsgd.study.elimination_cells import REFERENCE, SOLVERS, Counts, simulate, summarise
 from dsgd.study.frame.study import Batch
 from dsgd.study.svm_problems import PROBLEMS, Problem, load_problem
 from dsgd.svm import SVC, EliminationRecord
