@@ -244,8 +244,8 @@ def _mark_chosen(rows: Sequence[Row], excess: float, target: float | None) -> li
         for row in cell.rows:
             point = None if row["diverged"] else first_point(row["curve"], target)
             reached = None if point is None else float(point["seconds"])
-            worth = row.get("objective", float("inf")) if reached is None else reached
-            standings.append((row["diverged"], reached is None, worth, reached))
+            worth = row.get("objective") if reached is None else reached
+            standings.append((row["diverged"], reached is None, float("inf") if worth is None else worth, reached))
         best = min(range(len(standings)), key=lambda place: standings[place][:3])
         marked += [
             {**row, "to_target_s": standing[-1], "chosen": place == best}
