@@ -235,10 +235,31 @@ def _best_table(sizes: Sequence[_Size], of: str = "") -> Table:
     return Table(f"Excess risk at the best step{of}", ("rows per agent", "features", *names), rows, note, n_text=0)
 
 
-def _size_table(title: str, sizes: Sequence[_Size], names: Sequence[str], say: Any, note: str) -> Table:
-    """Return what is said of each graph, by rows of an agent."""
-    rows = [(f"{size.rows:,}", *(say(size, name) for name in names)) for size in sizes]
-    return Table(title, ("rows per agent", *names), rows, note, n_text=0)
+def _size_tables(sizes: Sequence[_Size]) -> list[Table]:
+    """Return speed-up and error over one machine, the lowest risks, and what the graphs are."""
+
+    def over(size: _Size, name: str) -> str:
+        found = size.over_one(name)
+        return f"{found.estimate:.3g}x" if found else "-"
+
+    def speedup(size: _Size, name: str) -> str:
+        median = size.speedup(name)
+        return as_times(median) if median else "-"
+
+    of_speedup = (
+        "Rows that gradients are of until the excess risk is within a tenth of what one machine with all rows "
+        f"reaches at best, one machine over an agent; {sizes[0].agents}x would be linear. Medians over seeds; -: never "
+        "reached. Messages are not in it: a round sends one model to each neighbour."
+    )
+    of_error = "Ratio of the lowest excess risks of all steps, mean over seeds."
+    tables = []
+    for title, names, say, note in (
+        ("Speed-up over one machine", [*GRAPHS], speedup, of_speedup),
+        ("Error over one machine", [*GRAPHS, ALONE], over, of_error),
+    ):
+        rows = [(f"{size.rows:,}", *(say(size, name) for name in names)) for size in sizes]
+        tables.append(Table(title, ("rows per agent", *names), rows, note, n_text=0))
+    return [*tables, _best_table(sizes), _graph_table(sizes)]
 
 
 def _graph_table(sizes: Sequence[_Size]) -> Table:
@@ -391,12 +412,19 @@ _STEPS: Final = (
     "Excess risk of the agents' predictions against steps, one panel for each number of rows per agent: it falls while "
     "they learn, and rises when they learn the noise. Medians over seeds."
 )
-_ROWS: Final = "Lowest excess risk of all steps against rows per agent; medians over seeds."
 _SPEEDUP: Final = (
     "How much less work an agent has than one machine with all rows, until its excess risk is within a tenth of what "
     "that reaches at best; no point where it never is. Medians over seeds."
 )
-_FEATURES: Final = "Lowest excess risk of all steps against features of a row; medians over seeds."
+# What the lowest risk is drawn along: the name of the figure, the axis, and the caption.
+_RISKS: Final = {
+    "rows": ("rows", "rows per agent", "Lowest excess risk of all steps against rows per agent; medians over seeds."),
+    "features": (
+        "number",
+        "features",
+        "Lowest excess risk of all steps against features of a row; medians over seeds.",
+    ),
+}
 _MACHINES: Final = (
     "Accuracy on test rows against seconds of training on one thread; each point is a number of features."
 )
@@ -406,44 +434,11 @@ _VALUES: Final = "Root mean squared error of kernel values against features of a
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     sizes, values, sets = _read(rows)
     usual = _varied(sizes, "rows", "features")
-    figures = (
-        [
-            _courses(usual),
-            _risk_figure("rows", "Excess risk by rows per agent", "rows per agent", _ROWS, usual, "rows"),
-            _speedups(usual),
-            _risk_figure(
-                "number",
-                "Excess risk by features",
-                "features",
-                _FEATURES,
-                _varied(sizes, "features", "rows"),
-                "features",
-            ),
-        ]
-        if sizes
-        else []
-    )
-    agents = usual[0].agents if usual else 0
-    tables = [
-        _size_table(
-            "Speed-up over one machine",
-            usual,
-            list(GRAPHS),
-            lambda size, name: as_times(median) if (median := size.speedup(name)) else "-",
-            "Rows that gradients are of until the excess risk is within a tenth of what one machine with all rows "
-            f"reaches at best, one machine over an agent; {agents}x would be linear. Medians over seeds; -: never "
-            "reached. Messages are not in it: a round sends one model to each neighbour.",
-        ),
-        _size_table(
-            "Error over one machine",
-            usual,
-            [*GRAPHS, ALONE],
-            lambda size, name: f"{found.estimate:.3g}x" if (found := size.over_one(name)) else "-",
-            "Ratio of the lowest excess risks of all steps, mean over seeds.",
-        ),
-        _best_table(usual),
-        _graph_table(usual),
-    ]
+    by_features, machines = _varied(sizes, "features", "rows"), [row for row in rows if row["part"] == "machines"]
+    figures: list[Figure] = []
+    if sizes:
+        figures = [_courses(usual), _risk_figure(usual, "rows"), _speedups(usual)]
+        figures.append(_risk_figure(by_features, "features"))
     return {
         "answer": _answer(sizes, sets),
         "ran": [
@@ -455,22 +450,18 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             ("Seeds", joined(study.seeds)),
         ],
         "highlights": _highlights(usual, sets),
-        "data": [
-            data_table(
-                [row for row in rows if row["part"] == "machines"],
-                "columns",
-                "gamma",
-                "commonest label",
-                title="Data of the machines",
-            )
-        ]
+        "data": [data_table(machines, "columns", "gamma", "commonest label", title="Data of the machines")]
         if sets
         else [],
         "claims": _claims(sizes, values, sets),
         "source": "; ".join(SOURCES[key].reference for key in study.sources) + ".",
-        "figures": [*figures, *([_machines(sets)] if sets else []), *([_errors(values)] if values else [])],
-        "tables": [*([_machine_table(sets)] if sets else []), *(tables if sizes else [])],
-        "details": [_best_table(_varied(sizes, "features", "rows"), ", by features")] if sizes else [],
+        "figures": [
+            *figures,
+            *([_machines(sets)] if sets else []),
+            *([_errors(values)] if values else []),
+        ],
+        "tables": [*([_machine_table(sets)] if sets else []), *(_size_tables(usual) if sizes else [])],
+        "details": [_best_table(by_features, ", by features")] if sizes else [],
         "facts": {
             "best": {
                 f"{size.rows} rows, {size.features} features": {
@@ -513,15 +504,16 @@ def _courses(sizes: Sequence[_Size]) -> Figure:
     return Figure("features_steps", "Excess risk by steps", _STEPS, panels, columns=2)
 
 
-def _risk_figure(name: str, title: str, axis: str, caption: str, sizes: Sequence[_Size], along: str) -> Figure:
+def _risk_figure(sizes: Sequence[_Size], along: str) -> Figure:
     """Return the lowest excess risk of all graphs along rows or features."""
+    name, axis, caption = _RISKS[along]
     lines = []
     for number, graph in enumerate(_NAMES):
         own = [size for size in sizes if graph in size.cells and size.cells[graph].stat("best")]
         x, stats = [float(getattr(size, along)) for size in own], [size.cells[graph].stat("best") for size in own]
         lines.append(line_of(graph, x, [stat for stat in stats if stat], number, **_look(graph)))
     panel = Panel("", Axis(axis, "log"), Axis("lowest excess risk", "log"), lines)
-    return Figure(f"features_{name}", title, caption, [panel], columns=1)
+    return Figure(f"features_{name}", f"Excess risk by {axis}", caption, [panel], columns=1)
 
 
 def _speedups(sizes: Sequence[_Size]) -> Figure:
