@@ -18,9 +18,8 @@ from dsgd.study.frame.data import cluster_of
 from dsgd.study.frame.study import Batch
 from dsgd.study.transports import STUDY
 from dsgd.study.transports import study as declared
-from dsgd.study.transports.counting import COUNTS, can_count, counted, counts_here
 from dsgd.study.transports.pairs import AbstractChannel, Pair, run_pair
-from dsgd.study.transports.parties import Amount, Work, make_party, run_alone
+from dsgd.study.transports.parties import COUNTS, Amount, Work, can_count, counted, counts_here, make_party, run_alone
 from dsgd.study.transports.study import WayCell, missing_parts
 from web_page import check_page
 
@@ -152,7 +151,7 @@ _MOVES = f"""
 import json, socket, sys
 sys.path[:] = {sys.path!r}
 import numpy as np
-from dsgd.study.transports.counting import counts_here
+from dsgd.study.transports.parties import counts_here
 a, b = socket.socketpair()
 source, target, data = np.zeros(1 << 20, np.uint8), np.zeros(1 << 20, np.uint8), bytes(1 << 16)
 found = []

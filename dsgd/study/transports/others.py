@@ -27,9 +27,8 @@ import numpy as np
 
 from dsgd.runtime.dask_internals import as_frame, ask_worker, event_loop, serve
 from dsgd.study.frame.rows import Row
-from dsgd.study.transports.counting import counts_here
 from dsgd.study.transports.pairs import Pair, Wire
-from dsgd.study.transports.parties import AbstractParty, Amount, Work, digest, make_party, take_rounds
+from dsgd.study.transports.parties import AbstractParty, Amount, Work, counts_here, digest, make_party, take_rounds
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:

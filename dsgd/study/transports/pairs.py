@@ -38,8 +38,7 @@ from dsgd.kernels.jit import kernel
 from dsgd.kernels.processes import N_WORDS, read_into
 from dsgd.runtime.rank import Rank
 from dsgd.study.frame.rows import Row
-from dsgd.study.transports.counting import counts_here
-from dsgd.study.transports.parties import AbstractParty, Amount, Work, digest, make_party, take_rounds
+from dsgd.study.transports.parties import AbstractParty, Amount, Work, counts_here, digest, make_party, take_rounds
 from dsgd.types import AnyArray
 
 # Of each direction: words of the flag, in cache lines of their own, before the payload.

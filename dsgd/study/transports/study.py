@@ -17,10 +17,9 @@ from dsgd.study.frame.report import joined, line_of
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, Interval, Statement, as_times, largest, were_busy
-from dsgd.study.transports.counting import can_count, counted
 from dsgd.study.transports.others import launcher, run_actor, run_graph, run_mpi, run_rpc
 from dsgd.study.transports.pairs import run_pair
-from dsgd.study.transports.parties import MODELS, Amount, Work, run_alone
+from dsgd.study.transports.parties import MODELS, Amount, Work, can_count, counted, run_alone
 
 if TYPE_CHECKING:
     from distributed import Client
