@@ -13,7 +13,7 @@ import dsgd
 
 # What cannot be imported without a package that need not be installed.
 NEEDS = {
-    "torch": ("dsgd.torch", "dsgd.study.networks", "dsgd.study.published_networks"),
+    "torch": ("dsgd.torch", "dsgd.study.networks"),
     "bokeh": ("dsgd.runtime.scheduler.dashboard",),
 }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsgd.study.frame.study import Run, Study
+from dsgd.study.frame.rows import Run
+from dsgd.study.frame.study import Study
 
 _ABOUT = {
     "when": "2026-01-01T00:00:00+00:00", "versions": {"dsgd": "0"}, "load_at_start": 0.1, "commit": None,

@@ -24,7 +24,7 @@ from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import AbstractCycle, AbstractReduction, AbstractRule, Importance
 from dsgd.report import Claim
 from dsgd.study.claims import claims_of
-from dsgd.study.claims.report import verdict_of
+from dsgd.study.claims.registry import verdict_of
 from dsgd.study.frame.rows import read_rows
 from dsgd.study.published import SOURCES, STATEMENTS, Source, Statement
 from dsgd.sync import AbstractPeriod, AbstractStrategy, adaptive

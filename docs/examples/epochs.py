@@ -2,7 +2,7 @@
 
 from dsgd import SGDClassifier
 from dsgd.study import DataSource, Grid, Option, Study, run_study, study_page
-from dsgd.study.frame.cells import cells_of
+from dsgd.study.frame.rows import cells_of
 
 
 def measure(batch, runs):

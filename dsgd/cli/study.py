@@ -151,7 +151,7 @@ def follow(
     except KeyboardInterrupt:
         typer.echo(f"{len(rows)} of {total} runs are saved; run the same command to resume.", err=True)
         raise
-    from dsgd.study.frame.missing import missing_runs
+    from dsgd.study.frame.data import missing_runs
 
     missing = missing_runs(len(rows), total)
     if missing and not quiet:

@@ -15,8 +15,8 @@ The report needs jinja2 and matplotlib (``pip install 'dsgd[study]'``); they are
 from dsgd.report import Claim, Table, check_extras, claims_table
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.report import doubts
-from dsgd.study.frame.rows import RowFile, StudyRun, read_rows, to_frame
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study, run_study, study_page
+from dsgd.study.frame.rows import RowFile, Run, StudyRun, read_rows, to_frame
+from dsgd.study.frame.study import Batch, Grid, Option, Study, run_study, study_page
 
 __all__ = [
     "Batch",

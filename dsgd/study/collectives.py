@@ -20,15 +20,13 @@ from dsgd.report import Axis, Claim, Figure, Line, Mark, Panel, Publication, Tab
 from dsgd.report.theme import MARKERS, MUTED, SERIES, TEXT
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import run_measurement
-from dsgd.study.frame.cells import cells_of
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.rows import Row, Run, cells_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.parts import measure_parts, parts_figure, parts_table
-from dsgd.study.published import STATEMENTS
-from dsgd.study.verdict import Interval, largest, ratio, were_busy
+from dsgd.study.published import STATEMENTS, Interval, largest, ratio, were_busy
 
-__all__ = ["STUDY", "measure"]
+__all__ = ["STUDY"]
 
 #: Threads of this process, and worker processes over shared memory, polled shared memory and TCP.
 _NAMES: Final = {
@@ -43,9 +41,7 @@ _COSTS: Final = {
         ("Thakur", "Rabenseifner", "Gropp"), "Optimization of Collective Communication Operations in MPICH", 2005
     ),
     "two-tree": Publication(
-        ("Sanders", "Speck", "Träff"),
-        "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
-        2009,
+        ("Sanders", "Speck", "Träff"), "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009
     ),
 }
 

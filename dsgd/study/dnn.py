@@ -7,7 +7,7 @@ ranks in the middle of a run are not what training returns. Every study includes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -17,19 +17,15 @@ from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.datasets import find, load, locate
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError, InvalidParameterError
 from dsgd.report import Axis, Claim, Figure, Line, Panel, Table, byte_text, figure_text
-from dsgd.report.figures import series, texts_at
+from dsgd.report.figures import texts_at
 from dsgd.report.theme import MUTED
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of, pareto
-from dsgd.study.frame.data import checksum_of, file_names
-from dsgd.study.frame.measure import majority_accuracy, point, spent
-from dsgd.study.frame.missing import MissingData, sizes_of
-from dsgd.study.frame.report import data_table, gang_text, joined, where
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS
-from dsgd.study.verdict import average, exact
+from dsgd.study.frame.data import MissingData, StudyData, file_names, majority_accuracy, point, sizes_of, spent
+from dsgd.study.frame.report import data_table, gang_text, joined, line_of, where
+from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, pareto
+from dsgd.study.frame.study import Batch, Grid, Option, Study
+from dsgd.study.published import STATEMENTS, average, exact
 from dsgd.sync import (
     DPSGD,
     EASGD,
@@ -46,7 +42,7 @@ from dsgd.sync import (
 )
 from dsgd.types import AnyArray
 
-__all__ = ["STUDY", "WAYS", "Digits", "Images", "load_digits", "load_images"]
+__all__ = ["STUDY"]
 
 # -- digits --------------------------------------------------------------------------------------------------------
 
@@ -54,29 +50,7 @@ __all__ = ["STUDY", "WAYS", "Digits", "Images", "load_digits", "load_images"]
 _MEAN, _DEVIATION = 0.1307, 0.3081
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Digits to train and to test on, of shape (n, 1, side, side) and mean about zero, and what they show."""
-
-    name: str
-    source: str
-    X: AnyArray = field(repr=False)
-    y: AnyArray = field(repr=False)
-    X_test: AnyArray = field(repr=False)
-    y_test: AnyArray = field(repr=False)
-
-    @property
-    def side(self) -> int:
-        """Width and height of an image."""
-        return int(self.X.shape[-1])
-
-    def describe(self) -> Row:
-        """Return the columns of a row that describe the digits."""
-        checksum = checksum_of(self.X, self.y, self.X_test, self.y_test)
-        return {"source": self.source, "checksum": checksum, "shape": list(self.X.shape[1:])}
-
-
-def load_images(rows: int | None = None, test_rows: int | None = None) -> Images:
+def load_images(rows: int | None = None, test_rows: int | None = None) -> StudyData:
     """Return at most so many of MNIST if it is on this machine, else of the 1,797 digits of scikit-learn, 8 by 8."""
     try:
         train, test = (load("mnist", part, dtype=np.float32, download=False) for part in ("train", "test"))
@@ -87,13 +61,12 @@ def load_images(rows: int | None = None, test_rows: int | None = None) -> Images
         order, n_test = np.random.default_rng(0).permutation(len(y)), 360
         X, y = X[order].astype(np.float32).reshape(-1, 1, 8, 8) / 16.0 - 0.3, y[order].astype(np.int64)
         train_X, train_y = X[n_test:][:rows], y[n_test:][:rows]
-        return Images("digits", "scikit-learn", train_X, train_y, X[:n_test][:test_rows], y[:n_test][:test_rows])
-    parts = [
-        part
+        return StudyData("digits", "scikit-learn", train_X, train_y, X[:n_test][:test_rows], y[:n_test][:test_rows])
+    images = [
+        (_pixels(one.X, most), np.asarray(one.y[:most]).astype(np.int64))
         for one, most in ((train, rows), (test, test_rows))
-        for part in (_pixels(one.X, most), np.asarray(one.y[:most]).astype(np.int64))
     ]
-    return Images("mnist", file_names(train.source), *parts)
+    return StudyData("mnist", file_names(train.source), *images[0], *images[1])
 
 
 def _pixels(X: Any, rows: int | None) -> AnyArray:
@@ -102,6 +75,14 @@ def _pixels(X: Any, rows: int | None) -> AnyArray:
     scaled = (dense / (255.0 if dense.max() > 1.0 else 1.0) - _MEAN) / _DEVIATION
     images: AnyArray = np.ascontiguousarray(scaled.reshape(-1, 1, side, side), dtype=np.float32)
     return images
+
+
+def described(data: StudyData) -> Row:
+    """Return the columns of a row that describe images or texts."""
+    return {
+        "source": data.source, "checksum": data.checksum, "shape": list(data.X.shape[1:]),
+        "majority_accuracy": majority_accuracy(data.y, data.y_test),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -113,7 +94,7 @@ class Digits:
     name: str = "mnist"
 
 
-def load_digits(source: Digits, dtype: str, rows: Sequence[Row]) -> Images | MissingData:
+def load_digits(source: Digits, dtype: str, rows: Sequence[Row]) -> StudyData | MissingData:
     """Load digits; what is left of MNIST where a study has begun with it and it is not here any more."""
     del dtype
     own = [row for row in rows if row.get("dataset") == "mnist"]
@@ -194,9 +175,8 @@ def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
             worth = {"accuracy": model.score(images.X_test, images.y_test)}
             curve.append(point(model, epochs) | worth | {"train_loss": model.history_[-1]["train_loss"]})
         yield {
-            **images.describe(),
+            **described(images),
             "test_accuracy": curve[-1]["accuracy"],
-            "majority_accuracy": majority_accuracy(images.y, images.y_test),
             "train_s": curve[-1]["seconds"],
             **spent(model, run.ranks),
             "n_params": sum(parameter.numel() for parameter in model.module_.parameters()),
@@ -212,7 +192,7 @@ def _fit(batch: Batch, run: Run, epochs: int, rows: int | None = None) -> Any:
     images, sync, cluster = batch.data, WAYS[run.strategy](run.study, run.ranks), batch.client
     model = TorchClassifier(
         CNN if run.model == "cnn" else MLP,
-        module__side=images.side,
+        module__side=images.X.shape[-1],
         optimizer=AnnealedSGD,
         optimizer__momentum=run.momentum,
         optimizer__steps=epochs * -(-len(images.y[:rows]) // (run.ranks * run.batch)),
@@ -252,12 +232,6 @@ class _Gang:
         """Return the bytes of the synchronous run over those of a cell."""
         return self.synchronous.median("bytes_sent") / max(1.0, cell.median("bytes_sent"))
 
-    @property
-    def is_trivial(self) -> bool:
-        """Whether the synchronous run is less than half a point better than always predicting the commonest label."""
-        trivial = self.synchronous.stat("majority_accuracy")
-        return trivial is not None and self.synchronous.median("test_accuracy") - trivial.median < 0.005
-
     def front(self, cost: str) -> list[str]:
         """Return the Pareto front of accuracy and `cost` (bytes_sent or train_s), cheapest first."""
         return pareto({cell.strategy: (cell.median(cost), -cell.median("test_accuracy")) for cell in self.cells})
@@ -284,7 +258,9 @@ def _claims(gang: _Gang) -> list[Claim]:
             # Bytes follow from a closed form (tests/laws/test_bytes.py): no seed changes them.
             times, note = exact(gang.share(cell)), f"{cell.sync}."
             claims.append(
-                statement.judged(gang.name, times, note, trivial=gang.is_trivial, baseline="1/1: synchronous")
+                statement.judged(
+                    gang.name, times, note, trivial=gang.synchronous.is_trivial, baseline="1/1: synchronous"
+                )
             )
     return claims
 
@@ -385,8 +361,8 @@ def _pareto_figure(gangs: Sequence[_Gang]) -> Figure:
             written = texts_at({name: points[name] for name in front})
             marks = [Line("Pareto front", x, y, MUTED, width=1.2, steps=True)]
             for number, (name, (at, error)) in enumerate(points.items()):
-                colour, marker, _ = series(number)
-                marks.append(Line(name, [at], [error], colour, marker, width=0, size=8, names=[name], written=written))
+                style: dict[str, Any] = {"dash": "solid", "width": 0, "size": 8, "written": written}
+                marks.append(line_of(name, [at], [error], number, names=[name], **style))
             costs, errors = zip(*points.values(), strict=True)
             panels.append(Panel(gang.title, _roomy(axis, costs, 0.25), _roomy(_ERROR, errors, 0.12), marks))
     caption = (
@@ -403,11 +379,9 @@ def _curves_figure(gangs: Sequence[_Gang]) -> Figure:
         for cost, axis in (("bytes_sent", _SENT), ("seconds", _SECONDS)):
             marks = []
             for number, cell in enumerate(gang.cells):
-                colour, marker, dash = series(number)
-                curve = cell.curve()
-                names = [f"{cell.strategy} after {at['epoch']:g} epochs" for at in curve]
-                x, y = [at[cost] for at in curve], [1.0 - at["accuracy"] for at in curve]
-                marks.append(Line(cell.strategy, x, y, colour, marker, dash, names=names))
+                x, accuracies, epochs = ([at.median for at in cell.along(name)] for name in (cost, "accuracy", "epoch"))
+                names = [f"{cell.strategy} after {epoch:g} epochs" for epoch in epochs]
+                marks.append(line_of(cell.strategy, x, [1.0 - share for share in accuracies], number, names=names))
             panels.append(Panel(gang.title, axis, _ERROR, marks))
     caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
     return Figure("curves", "Test error during training", caption, panels, columns=2, height=330)

@@ -7,8 +7,9 @@ What is timed comes first, while nothing else runs; then kernel values and agent
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,23 +17,19 @@ import numpy as np
 from dsgd import SGDClassifier
 from dsgd.datasets import find, locate
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_text, seconds_text, series
-from dsgd.report.figures import Dash
-from dsgd.report.theme import TEXT, Colour
+from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_text, seconds_text
+from dsgd.report.theme import TEXT
 from dsgd.study.agents import ALONE, GRAPHS, ONE_MACHINE, run_agents
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of
-from dsgd.study.frame.data import DataSource, StudyData, load_or_keep
-from dsgd.study.frame.missing import MissingData, sizes_of
-from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import SOURCES, STATEMENTS, as_points, as_times
-from dsgd.study.verdict import average, difference, ratio
+from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_keep, sizes_of
+from dsgd.study.frame.report import data_table, joined, line_of
+from dsgd.study.frame.rows import Cell, Row, Run, Stat, cells_of, one_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
+from dsgd.study.published import SOURCES, STATEMENTS, Interval, as_points, as_times, average
 from dsgd.svm import SVC
 from dsgd.types import AnyArray, FloatMatrix
 
-__all__ = ["STUDY", "data_of_machines", "run_machines", "run_values"]
+__all__ = ["STUDY"]
 
 #: The kernel machine without features.
 EXACT: Final = "SVC"
@@ -151,25 +148,17 @@ _NEAR: Final = 1.1
 _WORST: Final = "cycle"
 
 
-class _Agents(Cell):
-    """Agents on one graph, which differ in the seed."""
-
-    def steps_to(self, targets: dict[int, float]) -> dict[int, float]:
-        """Return by seed how many steps it takes to an excess risk; infinity where it is never reached."""
-        return {row["seed"]: _first(row["curve"], targets[row["seed"]]) for row in self.rows if row["seed"] in targets}
-
-
 class _Size:
     """Agents with so many rows and features, on all graphs."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.agents, self.rows, self.features = (rows[0][name] for name in ("agents", "rows", "features"))
-        self.cells: dict[str, _Agents] = {cell.graph: cell for cell in cells_of(rows, "graph", make=_Agents)}
+        self.cells: dict[str, Cell] = {cell.graph: cell for cell in cells_of(rows, "graph")}
 
-    def over_one(self, graph: str) -> Any:
+    def over_one(self, graph: str) -> Interval | None:
         """Return the interval of the lowest excess risk over that of one machine with all rows; None without both."""
         ours, one = self.cells.get(graph), self.cells.get(ONE_MACHINE)
-        return ratio(ours.column("best"), one.column("best")) if ours and one else None
+        return ours.over(one, "best") if ours and one else None
 
     def speedups(self, graph: str) -> dict[int, float]:
         """Return by seed how much less work an agent has than one machine until it has caught up; 0 if it never does.
@@ -180,8 +169,15 @@ class _Size:
         if ours is None or one is None:
             return {}
         targets = {seed: _NEAR * best for seed, best in one.column("best").items()}
-        alone, together = one.steps_to(targets), ours.steps_to(targets)
+        alone, together = (
+            {row["seed"]: _first(row["curve"], targets[row["seed"]]) for row in cell.rows if row["seed"] in targets}
+            for cell in (one, ours)
+        )
         return {seed: self.agents * alone[seed] / together[seed] for seed in together if seed in alone}
+
+    def speedup(self, graph: str) -> float:
+        """Return the median of the same over the seeds; 0 without any."""
+        return statistics.median(self.speedups(graph).values() or [0.0])
 
 
 class _Set:
@@ -192,9 +188,9 @@ class _Set:
         self.dataset, self.exact = rows[0]["dataset"], one_of(cells, features=0)
         self.cells = [cell for cell in cells if cell.features]
 
-    def behind(self, cell: Cell) -> Any:
+    def behind(self, cell: Cell) -> Interval | None:
         """Return the interval of an accuracy less that of the exact machine; None without it."""
-        return self.exact and difference(cell.column("accuracy"), self.exact.column("accuracy"))
+        return None if self.exact is None else cell.minus(self.exact, "accuracy")
 
     def times(self, cell: Cell) -> float | None:
         """Return how many times as long as the exact machine one trains; None without it."""
@@ -214,26 +210,23 @@ def _read(rows: Sequence[Row]) -> tuple[list[_Size], list[Cell], list[_Set]]:
     return sizes, values, [_Set(cell.rows) for cell in cells_of(parts.get("machines", ()), "dataset")]
 
 
-def _by_rows(sizes: Sequence[_Size]) -> list[_Size]:
-    """Return those that differ in the rows of an agent, rising: of the features that are run most often."""
-    counts = [size.features for size in sizes]
+def _varied(sizes: Sequence[_Size], name: str, other: str) -> list[_Size]:
+    """Return those that differ in the rows or the features, rising: of the other number that is run most often."""
+    counts = [getattr(size, other) for size in sizes]
     usual = max(counts, key=counts.count, default=0)
-    return sorted((size for size in sizes if size.features == usual), key=lambda size: size.rows)
-
-
-def _by_features(sizes: Sequence[_Size]) -> list[_Size]:
-    """Return those that differ in the features, rising."""
-    counts = [size.rows for size in sizes]
-    usual = max(counts, key=counts.count, default=0)
-    return sorted((size for size in sizes if size.rows == usual), key=lambda size: size.features)
+    return sorted((size for size in sizes if getattr(size, other) == usual), key=lambda size: int(getattr(size, name)))
 
 
 def _best_table(sizes: Sequence[_Size], of: str = "") -> Table:
     """Return the excess risk at the best step, by rows of an agent and graph; `of` ends the title."""
     names = list(dict.fromkeys(name for size in sizes for name in size.cells))
-    rows = [
-        (f"{size.rows:,}", f"{size.features:,}", *(_best(size.cells.get(name)) for name in names)) for size in sizes
-    ]
+    rows = []
+    for size in sizes:
+        cells = [size.cells.get(name) for name in names]
+        best = [
+            f"{figure_text(cell.median('best'))} ({cell.median('best_steps'):,.0f})" if cell else "-" for cell in cells
+        ]
+        rows.append((f"{size.rows:,}", f"{size.features:,}", *best))
     note = (
         "Excess risk: mean squared distance of an agent's predictions from the function without noise, mean over "
         "agents, at the step at which it is lowest; behind it that step. Medians over seeds. The variance of the "
@@ -242,35 +235,43 @@ def _best_table(sizes: Sequence[_Size], of: str = "") -> Table:
     return Table(f"Excess risk at the best step{of}", ("rows per agent", "features", *names), rows, note, n_text=0)
 
 
-def _speedup_table(sizes: Sequence[_Size]) -> Table:
-    """Return the speed-up over one machine, by rows of an agent and graph."""
-    rows = [(f"{size.rows:,}", *(_speedup(size, name) for name in GRAPHS)) for size in sizes]
-    agents = sizes[0].agents if sizes else 0
-    note = (
-        f"Rows that gradients are of until the excess risk is within a tenth of what one machine with all rows reaches "
-        f"at best, one machine over an agent; {agents}x would be linear. Medians over seeds; -: never reached. "
-        "Messages are not in it: a round sends one model to each neighbour."
+def _size_tables(sizes: Sequence[_Size]) -> list[Table]:
+    """Return speed-up and error over one machine, the lowest risks, and what the graphs are."""
+
+    def over(size: _Size, name: str) -> str:
+        found = size.over_one(name)
+        return f"{found.estimate:.3g}x" if found else "-"
+
+    def speedup(size: _Size, name: str) -> str:
+        median = size.speedup(name)
+        return as_times(median) if median else "-"
+
+    of_speedup = (
+        "Rows that gradients are of until the excess risk is within a tenth of what one machine with all rows "
+        f"reaches at best, one machine over an agent; {sizes[0].agents}x would be linear. Medians over seeds; -: never "
+        "reached. Messages are not in it: a round sends one model to each neighbour."
     )
-    return Table("Speed-up over one machine", ("rows per agent", *GRAPHS), rows, note, n_text=0)
-
-
-def _error_table(sizes: Sequence[_Size]) -> Table:
-    """Return the error over that of one machine, by rows of an agent and graph."""
-    rows = [(f"{size.rows:,}", *(_over(size, name) for name in (*GRAPHS, ALONE))) for size in sizes]
-    note = "Ratio of the lowest excess risks of all steps, mean over seeds."
-    return Table("Error over one machine", ("rows per agent", *GRAPHS, ALONE), rows, note, n_text=0)
+    of_error = "Ratio of the lowest excess risks of all steps, mean over seeds."
+    tables = []
+    for title, names, say, note in (
+        ("Speed-up over one machine", [*GRAPHS], speedup, of_speedup),
+        ("Error over one machine", [*GRAPHS, ALONE], over, of_error),
+    ):
+        rows = [(f"{size.rows:,}", *(say(size, name) for name in names)) for size in sizes]
+        tables.append(Table(title, ("rows per agent", *names), rows, note, n_text=0))
+    return [*tables, _best_table(sizes), _graph_table(sizes)]
 
 
 def _graph_table(sizes: Sequence[_Size]) -> Table:
     """Return what the graphs are."""
-    first = sizes[0].cells if sizes else {}
-    rows = [
-        (name, str(cell.rows[0]["neighbours"]), f"{cell.rows[0]['gap']:.3f}")
-        for name, cell in first.items()
-        if name in GRAPHS
-    ]
+    columns: dict[str, Callable[[Cell], str]] = {
+        "graph": lambda cell: cell.graph,
+        "neighbours at most": lambda cell: str(cell.neighbours),
+        "spectral gap": lambda cell: f"{cell.gap:.3f}",
+    }
+    cells = [cell for name, cell in (sizes[0].cells if sizes else {}).items() if name in GRAPHS]
     note = "Gap: one minus the second largest modulus of an eigenvalue of the weights; Metropolis weights."
-    return Table("Graphs", ("graph", "neighbours at most", "spectral gap"), rows, note)
+    return Table.of("Graphs", cells, columns, note)
 
 
 def _machine_table(sets: Sequence[_Set]) -> Table:
@@ -299,16 +300,16 @@ def _machine_table(sets: Sequence[_Set]) -> Table:
 def _answer(sizes: Sequence[_Size], sets: Sequence[_Set]) -> str:
     """Return the answer of the study, a few sentences."""
     sentences = []
-    ordered = _by_rows(sizes)
+    ordered = _varied(sizes, "rows", "features")
     if ordered:
         few, many = ordered[0], ordered[-1]
-        found = {size.rows: size.over_one(_WORST) for size in (few, many)}
-        if all(found.values()):
+        of_few, of_many = few.over_one(_WORST), many.over_one(_WORST)
+        if of_few and of_many:
             sentences.append(
-                f"On a {_WORST}, {many.agents} agents have {as_times(found[many.rows].estimate)} the error of one "
-                f"machine with {many.rows:,} rows each, and {as_times(found[few.rows].estimate)} with {few.rows:,}."
+                f"On a {_WORST}, {many.agents} agents have {as_times(of_many.estimate)} the error of one "
+                f"machine with {many.rows:,} rows each, and {as_times(of_few.estimate)} with {few.rows:,}."
             )
-        median = _median(many.speedups(_WORST))
+        median = many.speedup(_WORST)
         sentences.append(
             f"An agent then has {as_times(median)} less work than one machine; {many.agents}x would be linear."
             if median
@@ -326,42 +327,33 @@ def _answer(sizes: Sequence[_Size], sets: Sequence[_Set]) -> str:
 
 def _claims(sizes: Sequence[_Size], values: Sequence[Cell] = (), sets: Sequence[_Set] = ()) -> list[Claim]:
     """Return what is published of the methods, and whether it holds here."""
-    return [*(_agent_claims(_by_rows(sizes)) if sizes else ()), *_value_claims(values), *_machine_claims(sets)]
+    return [
+        *(_agent_claims(_varied(sizes, "rows", "features")) if sizes else ()),
+        *_value_claims(values),
+        *_machine_claims(sets),
+    ]
 
 
 def _agent_claims(sizes: Sequence[_Size]) -> list[Claim]:
     few, many = sizes[0], sizes[-1]
-    claims = []
-    for statement, size in ((STATEMENTS["agents/any-graph"], many), (STATEMENTS["agents/few-rows"], few)):
-        data = f"{size.agents} agents on a {_WORST}, {size.rows:,} rows each"
+    who, claims = f"{many.agents} agents on a {_WORST}", []
+    for key, size in (("agents/any-graph", many), ("agents/few-rows", few)):
+        data, alone, cell = f"{who}, {size.rows:,} rows each", size.over_one(ALONE), size.cells.get(_WORST)
         found = size.over_one(_WORST)
-        alone = size.over_one(ALONE)
+        note = f"Spectral gap {cell.gap:.3f}." if found and cell else f"Run the {_WORST} and {ONE_MACHINE}."
         baseline = f"{as_times(alone.estimate)}: alone" if alone else ""
-        claims.append(
-            statement.not_run(data, f"Run the {_WORST} and {ONE_MACHINE}.")
-            if found is None
-            else statement.judged(data, found, f"Spectral gap {_gap(size):.3f}.", baseline=baseline)
-        )
-    data = f"{many.agents} agents on a {_WORST}, {many.rows:,} rows each"
+        claims.append(STATEMENTS[key].judged(data, found, note, baseline=baseline))
     share = average({seed: found / many.agents for seed, found in many.speedups(_WORST).items()})
     note = "Rows that gradients are of, until the error is within a tenth of that of one machine; without messages."
-    claims.append(
-        STATEMENTS["agents/speed-up"].not_run(data, "Run one machine too.")
-        if share is None
-        else STATEMENTS["agents/speed-up"].judged(data, share, note)
-    )
-    return [*claims, _optimal(sizes)]
-
-
-def _optimal(sizes: Sequence[_Size]) -> Claim:
-    """Return the claim about how errors fall with the rows of all agents."""
-    data = f"{sizes[0].agents} agents on a {_WORST}, {sizes[0].rows:,} to {sizes[-1].rows:,} rows each"
+    note = note if share else "Run one machine too."
+    claims.append(STATEMENTS["agents/speed-up"].judged(f"{who}, {many.rows:,} rows each", share, note))
+    # How errors fall with the rows of all agents.
     cells = {size.agents * size.rows: size.cells[_WORST] for size in sizes if _WORST in size.cells}
     found = _exponents({n: cell.column("best") for n, cell in cells.items()})
-    if found is None:
-        return STATEMENTS["agents/rate"].not_run(data, "Run agents with several numbers of rows.")
     note = "Mean over agents of the lowest excess risk of all steps."
-    return STATEMENTS["agents/rate"].judged(data, found, note, baseline="0: no steps")
+    note, baseline = (note, "0: no steps") if found else ("Run agents with several numbers of rows.", "")
+    data = f"{who}, {few.rows:,} to {many.rows:,} rows each"
+    return [*claims, STATEMENTS["agents/rate"].judged(data, found, note, baseline=baseline)]
 
 
 def _value_claims(values: Sequence[Cell]) -> list[Claim]:
@@ -369,8 +361,7 @@ def _value_claims(values: Sequence[Cell]) -> list[Claim]:
         return []
     data = f"normal rows of 10 columns, {values[0].features:,} to {values[-1].features:,} features"
     found = _exponents({cell.features: cell.column("plain") for cell in values})
-    assert found is not None  # every row has its error
-    least = _median(values[-1].column("plain"))
+    least = values[-1].median("plain")
     return [STATEMENTS["rff/values"].judged(data, found, f"Root mean squared error {least:.4f} at the most features.")]
 
 
@@ -390,7 +381,7 @@ def _machine_claims(sets: Sequence[_Set]) -> list[Claim]:
     return claims
 
 
-def _exponents(found: dict[int, dict[int, float]]) -> Any:
+def _exponents(found: dict[int, dict[int, float]]) -> Interval | None:
     """Return the interval of the power of a size with which a figure changes: least squares of logarithms, by seed."""
     seeds = set.intersection(*map(set, found.values())) if len(found) > 1 else set()
     sizes = np.log(sorted(found))
@@ -414,28 +405,6 @@ def _first(curve: Sequence[Row], target: float) -> float:
     return math.inf
 
 
-def _gap(size: _Size) -> float:
-    return float(size.cells[_WORST].rows[0]["gap"])
-
-
-def _best(cell: _Agents | None) -> str:
-    return f"{figure_text(cell.median('best'))} ({cell.median('best_steps'):,.0f})" if cell else "-"
-
-
-def _speedup(size: _Size, graph: str) -> str:
-    median = _median(size.speedups(graph))
-    return as_times(median) if median else "-"
-
-
-def _over(size: _Size, graph: str) -> str:
-    found = size.over_one(graph)
-    return f"{found.estimate:.3g}x" if found else "-"
-
-
-def _median(found: dict[Any, float]) -> float:
-    return float(np.median(list(found.values()))) if found else 0.0
-
-
 # -- report -------------------------------------------------------------------------------------------------------
 
 _NAMES: Final = (*GRAPHS, ALONE, ONE_MACHINE)
@@ -443,12 +412,19 @@ _STEPS: Final = (
     "Excess risk of the agents' predictions against steps, one panel for each number of rows per agent: it falls while "
     "they learn, and rises when they learn the noise. Medians over seeds."
 )
-_ROWS: Final = "Lowest excess risk of all steps against rows per agent; medians over seeds."
 _SPEEDUP: Final = (
     "How much less work an agent has than one machine with all rows, until its excess risk is within a tenth of what "
     "that reaches at best; no point where it never is. Medians over seeds."
 )
-_FEATURES: Final = "Lowest excess risk of all steps against features of a row; medians over seeds."
+# What the lowest risk is drawn along: the name of the figure, the axis, and the caption.
+_RISKS: Final = {
+    "rows": ("rows", "rows per agent", "Lowest excess risk of all steps against rows per agent; medians over seeds."),
+    "features": (
+        "number",
+        "features",
+        "Lowest excess risk of all steps against features of a row; medians over seeds.",
+    ),
+}
 _MACHINES: Final = (
     "Accuracy on test rows against seconds of training on one thread; each point is a number of features."
 )
@@ -457,11 +433,12 @@ _VALUES: Final = "Root mean squared error of kernel values against features of a
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     sizes, values, sets = _read(rows)
-    usual = _by_rows(sizes)
-    figures = (
-        [_courses(usual), _rows_figure(usual), _speedups(usual), _number_figure(_by_features(sizes))] if sizes else []
-    )
-    tables = [_speedup_table(usual), _error_table(usual), _best_table(usual), _graph_table(usual)] if sizes else []
+    usual = _varied(sizes, "rows", "features")
+    by_features, machines = _varied(sizes, "features", "rows"), [row for row in rows if row["part"] == "machines"]
+    figures: list[Figure] = []
+    if sizes:
+        figures = [_courses(usual), _risk_figure(usual, "rows"), _speedups(usual)]
+        figures.append(_risk_figure(by_features, "features"))
     return {
         "answer": _answer(sizes, sets),
         "ran": [
@@ -473,12 +450,18 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             ("Seeds", joined(study.seeds)),
         ],
         "highlights": _highlights(usual, sets),
-        "data": [_data_table(rows)] if sets else [],
+        "data": [data_table(machines, "columns", "gamma", "commonest label", title="Data of the machines")]
+        if sets
+        else [],
         "claims": _claims(sizes, values, sets),
         "source": "; ".join(SOURCES[key].reference for key in study.sources) + ".",
-        "figures": [*figures, *([_machines(sets)] if sets else []), *([_errors(values)] if values else [])],
-        "tables": [*([_machine_table(sets)] if sets else []), *tables],
-        "details": [_best_table(_by_features(sizes), ", by features")] if sizes else [],
+        "figures": [
+            *figures,
+            *([_machines(sets)] if sets else []),
+            *([_errors(values)] if values else []),
+        ],
+        "tables": [*([_machine_table(sets)] if sets else []), *(_size_tables(usual) if sizes else [])],
+        "details": [_best_table(by_features, ", by features")] if sizes else [],
         "facts": {
             "best": {
                 f"{size.rows} rows, {size.features} features": {
@@ -503,83 +486,42 @@ def _highlights(sizes: Sequence[_Size], sets: Sequence[_Set]) -> list[tuple[str,
     return found[:4]
 
 
-def _data_table(rows: Sequence[Row]) -> Table:
-    first: dict[str, Row] = {}
-    for row in rows:
-        if row["part"] == "machines":
-            first.setdefault(row["dataset"], row)
-    columns = {
-        "data": lambda row: row["dataset"],
-        "source": lambda row: row["source"],
-        "train rows": lambda row: f"{row['rows']:,}",
-        "test rows": lambda row: f"{row['test_rows']:,}",
-        "columns": lambda row: f"{row['columns']:,}",
-        "gamma": lambda row: f"{row['gamma']:.3g}",
-        "commonest label": lambda row: f"{row['majority_accuracy']:.2%}",
-        "checksum": lambda row: row["checksum"],
-    }
-    return Table.of("Data of the machines", first.values(), columns, n_text=2)
+def _look(name: str) -> dict[str, Any]:
+    """Return how a graph is drawn; that with which all are compared stands out."""
+    return {"colour": TEXT, "marker": "", "dash": "dashed"} if name == ONE_MACHINE else {}
 
 
 def _courses(sizes: Sequence[_Size]) -> Figure:
     """Return the excess risk along the steps, for the fewest, some, and the most rows of an agent."""
-    shown = sizes if len(sizes) <= 4 else [sizes[k * (len(sizes) - 1) // 3] for k in range(4)]
     panels = []
-    for size in shown:
+    for size in sizes if len(sizes) <= 4 else [sizes[k * (len(sizes) - 1) // 3] for k in range(4)]:
         lines = []
         for number, name in enumerate(_NAMES):
             if name in size.cells:
-                colour, _, dash = _look(number, name)
-                curve = size.cells[name].curve()
-                lines.append(
-                    Line(name, [at["steps"] for at in curve], [at["error"] for at in curve], colour, dash=dash)
-                )
+                steps, errors = ([at.median for at in size.cells[name].along(one)] for one in ("steps", "error"))
+                lines.append(line_of(name, steps, errors, number, **_look(name) | {"marker": ""}))
         panels.append(Panel(f"{size.rows:,} rows per agent", Axis("steps", "log"), Axis("excess risk", "log"), lines))
     return Figure("features_steps", "Excess risk by steps", _STEPS, panels, columns=2)
 
 
-def _rows_figure(sizes: Sequence[_Size]) -> Figure:
-    lines = _lines(sizes, "rows")
-    panel = Panel("", Axis("rows per agent", "log"), Axis("lowest excess risk", "log"), lines)
-    return Figure("features_rows", "Excess risk by rows per agent", _ROWS, [panel], columns=1)
-
-
-def _number_figure(sizes: Sequence[_Size]) -> Figure:
-    lines = _lines(sizes, "features")
-    panel = Panel("", Axis("features", "log"), Axis("lowest excess risk", "log"), lines)
-    return Figure("features_number", "Excess risk by features", _FEATURES, [panel], columns=1)
-
-
-def _look(number: int, name: str) -> tuple[Colour, str, Dash]:
-    """Return how a graph is drawn; that with which all are compared stands out."""
-    colour, marker, dash = series(number)
-    return (TEXT, "", "dashed") if name == ONE_MACHINE else (colour, marker, dash)
-
-
-def _lines(sizes: Sequence[_Size], along: str) -> list[Line]:
+def _risk_figure(sizes: Sequence[_Size], along: str) -> Figure:
+    """Return the lowest excess risk of all graphs along rows or features."""
+    name, axis, caption = _RISKS[along]
     lines = []
-    for number, name in enumerate(_NAMES):
-        colour, marker, dash = _look(number, name)
-        found = [
-            (getattr(size, along), stat)
-            for size in sizes
-            if name in size.cells
-            if (stat := size.cells[name].stat("best"))
-        ]
-        x, stats = [float(place) for place, _ in found], [stat for _, stat in found]
-        ranges = [(stat.low, stat.high) for stat in stats]
-        lines.append(Line(name, x, [stat.median for stat in stats], colour, marker, dash, ranges=ranges))
-    return lines
+    for number, graph in enumerate(_NAMES):
+        own = [size for size in sizes if graph in size.cells and size.cells[graph].stat("best")]
+        x, stats = [float(getattr(size, along)) for size in own], [size.cells[graph].stat("best") for size in own]
+        lines.append(line_of(graph, x, [stat for stat in stats if stat], number, **_look(graph)))
+    panel = Panel("", Axis(axis, "log"), Axis("lowest excess risk", "log"), lines)
+    return Figure(f"features_{name}", f"Excess risk by {axis}", caption, [panel], columns=1)
 
 
 def _speedups(sizes: Sequence[_Size]) -> Figure:
     lines: list[Line | Level] = []
     for number, name in enumerate(GRAPHS):
-        colour, marker, dash = series(number)
         found = [(size.rows, sorted(ups)) for size in sizes if (ups := size.speedups(name).values()) and min(ups)]
-        x, middle = [float(rows) for rows, _ in found], [ups[len(ups) // 2] for _, ups in found]
-        ranges = [(ups[0], ups[-1]) for _, ups in found]
-        lines.append(Line(name, x, middle, colour, marker, dash, ranges=ranges))
+        x, y = [float(rows) for rows, _ in found], [Stat(ups[len(ups) // 2], ups[0], ups[-1]) for _, ups in found]
+        lines.append(line_of(name, x, y, number))
     lines.append(Level(float(sizes[0].agents), "linear"))
     panel = Panel("", Axis("rows per agent", "log"), Axis("speed-up", unit="x", low=0.0), lines)
     return Figure("features_speedup", "Speed-up by rows per agent", _SPEEDUP, [panel], columns=1)
@@ -594,21 +536,16 @@ def _machines(sets: Sequence[_Set]) -> Figure:
         }
         lines = []
         for number, (label, cells) in enumerate([*kinds.items(), (EXACT, [one.exact] if one.exact else [])]):
-            colour, marker, dash = series(number)
-            if label == EXACT:
-                colour, marker = TEXT, "diamond"
+            style: dict[str, Any] = {"colour": TEXT, "marker": "diamond"} if label == EXACT else {}
             seconds, accuracy = ([cell.median(name) for cell in cells] for name in ("seconds", "accuracy"))
-            lines.append(Line(label, seconds, accuracy, colour, marker, dash, names=[_name(cell) for cell in cells]))
+            lines.append(line_of(label, seconds, accuracy, number, names=[_name(cell) for cell in cells], **style))
         panels.append(Panel(one.dataset, Axis("training", "log", "s"), Axis("accuracy", unit="%"), lines))
     return Figure("features_machines", "Features beside the exact machine", _MACHINES, panels)
 
 
 def _errors(values: Sequence[Cell]) -> Figure:
-    lines = []
-    for number, name in enumerate(("plain", "orthogonal")):
-        colour, marker, dash = series(number)
-        x = [float(cell.features) for cell in values]
-        lines.append(Line(name, x, [cell.median(name) for cell in values], colour, marker, dash))
+    x, names = [float(cell.features) for cell in values], ("plain", "orthogonal")
+    lines = [line_of(name, x, [cell.median(name) for cell in values], number) for number, name in enumerate(names)]
     panel = Panel("", Axis("features", "log"), Axis("error of kernel values", "log"), lines)
     return Figure("features_values", "Error of kernel values by features", _VALUES, [panel], columns=1)
 

@@ -8,11 +8,10 @@ with these times and with those of the authors.
 from __future__ import annotations
 
 import copy
-import math
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,233 +19,39 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives.cost import Link
-from dsgd.collectives.payloads import Entries, merge_all
 from dsgd.compress import DGC, GTopK
-from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError
-from dsgd.report import (
-    Axis,
-    Claim,
-    Figure,
-    Level,
-    Line,
-    Panel,
-    Table,
-    byte_text,
-    figure_text,
-    period_axis,
-    series,
-)
+from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, byte_text
 from dsgd.sim import SimulatedCluster
-from dsgd.study.dnn import Digits, load_digits
+from dsgd.study.dnn import Digits, described, load_digits
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of
-from dsgd.study.frame.data import checksum_of
-from dsgd.study.frame.measure import majority_accuracy
-from dsgd.study.frame.missing import MissingData
-from dsgd.study.frame.report import data_table
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.frame.workers import place_name
-from dsgd.study.invented import InventedText
-from dsgd.study.published import FIGURES, STATEMENTS, Statement, as_points
-from dsgd.study.verdict import Interval, average, difference, exact, were_busy
-from dsgd.sync import MinibatchSGD
-from dsgd.types import AnyArray
-
-__all__ = [
-    "GIGABIT", "MODELS", "RANKS", "SIZES", "SPEEDS", "STUDY", "TASKS", "WARM_UP", "WAYS", "NetModel", "Scaling",
-    "assumed_steps", "check_convergence", "check_gtopk_claims", "compute_range", "efficiency_table", "extended",
-    "lost_share", "mass_rows", "measured_steps", "parts_table", "published_steps", "scaling", "summarise_courses",
-]  # fmt: skip
-
-# -- speeds --------------------------------------------------------------------------------------------------------
-
-#: How many ranks the published figures are of.
-RANKS: Final[int] = FIGURES["gtopk"]["ranks"]
-#: Numbers of ranks whose speeds are published.
-SIZES: Final = tuple(FIGURES["gtopk"]["sizes"])
-#: The densities of the first epochs.
-WARM_UP: Final = tuple(FIGURES["gtopk"]["warm_up"])
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """Rows a second of one rank, as measured by the authors: alone, and among `SIZES` by how gradients are summed."""
-
-    alone: float
-    dense: Sequence[float]
-    topk: Sequence[float]
-    gtopk: Sequence[float]
-    # Rows of a rank in a step; None where nothing says.
-    batch: int | None = None
-    # Seconds of a step of gTop-k on 32 ranks: computing, compressing, communicating.
-    parts_s: Sequence[float] | None = None
-
-    @property
-    def compute_s(self) -> float | None:
-        """Seconds in which one rank computes a step; None where the batch is not known."""
-        return None if self.batch is None else self.batch / self.alone
-
-    def efficiency(self, way: str, size: int) -> float:
-        """Return the speed of a rank among so many, in `SIZES`, over that of one alone."""
-        return self._speed(way, size) / self.alone
-
-    def beside_s(self, way: str, size: int) -> float | None:
-        """Return the seconds of a step that are not those of a rank alone: what the sum took, with all around it."""
-        return None if self.batch is None else self.batch / self._speed(way, size) - self.batch / self.alone
-
-    def _speed(self, way: str, size: int) -> float:
-        return {"dense": self.dense, "topk": self.topk, "gtopk": self.gtopk}[way][SIZES.index(size)]
-
-
-#: Speeds by network.
-SPEEDS: Final[Mapping[str, Speeds]] = {name: Speeds(**one) for name, one in FIGURES["gtopk"]["speeds"].items()}
-
-
-# -- model --------------------------------------------------------------------------------------------------------
-
-#: One gigabit, as the authors of gTop-k measured it.
-GIGABIT: Final = Link(latency_s=0.436e-3, byte_s=9e-9)
-_BATCH: Final = 32
-_DENSITY: Final = 0.001
-
-
-@dataclass(frozen=True)
-class NetModel:
-    """A model of the publication."""
-
-    name: str
-    n_params: int
-    forward_gflop: float
-
-    def compute_s(self, tflops: float) -> float:
-        """Return the seconds of a step on 32 rows at so many million million operations a second."""
-        if not tflops > 0.0:
-            raise InvalidParameterError(f"NetModel.compute_s(tflops=...) must be positive. Got {tflops!r}.")
-        return 3 * _BATCH * self.forward_gflop / (1000.0 * tflops)
-
-
-#: The models of the publication. A sample of the language model is 35 words.
-MODELS: Final = (
-    NetModel("ResNet-20, CIFAR-10", 272_474, 0.082),
-    NetModel("VGG-16, CIFAR-10", 14_728_266, 0.63),
-    NetModel("ResNet-50, ImageNet", 25_557_032, 8.2),
-    NetModel("AlexNet, ImageNet", 61_100_840, 1.43),
-    NetModel("LSTM, PTB", 66_034_000, 3.6),
+from dsgd.study.frame.data import MissingData, StudyData, place_name
+from dsgd.study.frame.report import data_table, line_of
+from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
+from dsgd.study.gtopk_cost import (
+    HERE,
+    MODELS,
+    PUBLISHED,
+    SPEEDS,
+    WARM_UP,
+    assumed_steps,
+    check_gtopk_claims,
+    efficiency_figure,
+    efficiency_table,
+    lost_share,
+    mass_figure,
+    measured_steps,
+    parts_table,
+    published_steps,
+    scaling,
+    scaling_table,
 )
+from dsgd.study.published import STATEMENTS, as_points
+from dsgd.sync import MinibatchSGD
+from dsgd.types import AnyArray, FloatVector, IntVector
 
-
-@dataclass(frozen=True)
-class Scaling:
-    """What a step of one model takes, by how its gradients are summed."""
-
-    model: NetModel
-    compute_s: float
-    dense_s: float
-    topk_s: float
-    tree_s: float
-    butterfly_s: float
-    packed_s: float
-    basis: str = "assumed"
-    repeats: Sequence[float] = field(default=())
-
-    def efficiency(self, communication_s: float) -> float:
-        """Return the share of a step that computes."""
-        return self.compute_s / (self.compute_s + communication_s)
-
-    @property
-    def over_dense(self) -> float:
-        """Efficiency of gTop-k by a tree over that of dense sums."""
-        return self.gain(self.dense_s, self.compute_s)
-
-    @property
-    def over_topk(self) -> float:
-        """Efficiency of gTop-k by a tree over that of Top-k."""
-        return self.gain(self.topk_s, self.compute_s)
-
-    def gain(self, other_s: float, compute_s: float) -> float:
-        """Return how many times as efficient gTop-k by a tree is as another sum, for any compute time."""
-        return (compute_s + other_s) / (compute_s + self.tree_s)
-
-    def as_row(self) -> dict[str, Any]:
-        """Return everything as plain values, with both gains."""
-        return asdict(self) | {"over_dense": self.over_dense, "over_topk": self.over_topk}
-
-
-def scaling(model: NetModel, size: int, compute_s: float, link: Link = GIGABIT, density: float = _DENSITY) -> Scaling:
-    """Return what a step takes on `size` ranks, a power of two, each of which computes for so many seconds."""
-    if size < 2 or size & (size - 1):
-        raise InvalidParameterError(f"scaling(size=...) must be a power of two from 2 on. Got {size}.")
-    if not compute_s > 0.0:
-        raise InvalidParameterError(f"scaling(compute_s=...) must be positive. Got {compute_s!r}.")
-    alpha, beta, levels = link.latency_s, link.byte_s, size.bit_length() - 1
-    k = math.ceil(density * model.n_params)
-    return Scaling(
-        model,
-        compute_s,
-        2 * (size - 1) * alpha + 2 * (size - 1) / size * 4 * model.n_params * beta,
-        levels * alpha + (size - 1) * 8 * k * beta,
-        2 * levels * (alpha + 8 * k * beta),
-        levels * (alpha + 8 * k * beta),
-        levels * (alpha + sparse_bytes(k, model.n_params, 4) * beta),
-    )
-
-
-def compute_range(other_s: float, gtopk_s: float, low: float, high: float) -> tuple[float, float] | None:
-    """Return the range of compute times in which one algorithm is `low` to `high` times as efficient as another.
-
-    The gain ``(c + other) / (c + gtopk)`` falls towards one as the compute time c grows.
-    """
-
-    def at(gain: float) -> float:
-        return (other_s - gain * gtopk_s) / (gain - 1.0)
-
-    least, most = max(0.0, at(high)), at(low)
-    return (least, most) if most > 0.0 else None
-
-
-def lost_share(size: int, n: int = 2000, k: int = 20, n_draws: int = 20, seed: int = 0) -> tuple[float, float]:
-    """Return the share of the mass chosen by all ranks that is neither applied nor kept: put-back, conserving.
-
-    Every rank has n numbers, each the sum of a normal one that all have in common and a normal one of its own, as
-    gradients of one model on different rows; it chooses the k largest, and they are merged by a tree. The mass is the
-    sum of magnitudes.
-    """
-    lost, chosen = np.zeros(2), 0.0
-    for draw in range(n_draws):
-        own = []
-        common = np.random.default_rng((seed, draw)).standard_normal(n)
-        for rank in range(size):
-            vector = common + np.random.default_rng((seed, draw, rank)).standard_normal(n)
-            places = np.sort(np.argpartition(-np.abs(vector), k)[:k]).astype(np.uint32)
-            own.append(Entries(places, vector[places]))
-        total, dropped = merge_all(own, k, "tree")
-        came_in, applied, kept = np.zeros(n), np.zeros(n), np.zeros(n)
-        for entries in own:
-            came_in[entries.places] += entries.values
-            back = ~np.isin(entries.places, total.places)
-            applied[entries.places[back]] += entries.values[back]
-            chosen += float(np.abs(entries.values).sum())
-        for _, entries in dropped:
-            kept[entries.places] += entries.values
-        applied[total.places] += total.values
-        kept[total.places] += total.values
-        lost += [np.abs(came_in - applied).sum(), np.abs(came_in - kept).sum()]
-    return float(lost[0] / chosen), float(lost[1] / chosen)
-
-
-def mass_rows(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
-    """Return the shares that are lost as plain values, by number of ranks."""
-    return [{"ranks": size, "put_back": p, "conserving": c} for size, (p, c) in zip(sizes, shares, strict=True)]
-
-
-def mass_table(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> Table:
-    """Return the shares that are lost, one row per number of ranks."""
-    lost = mass_rows(sizes, shares)
-    rows = [(f"{row['ranks']}", f"{row['put_back']:.2%}", f"{row['conserving']:.2%}") for row in lost]
-    return Table("Chosen mass that is neither applied nor kept", ("ranks", "put-back", "conserving"), rows)
-
+__all__ = ["STUDY"]
 
 # -- grid ---------------------------------------------------------------------------------------------------------
 
@@ -292,45 +97,73 @@ WAYS: Final[Mapping[str, Callable[[float, Sequence[float], int], Any]]] = Mappin
 # -- runner -------------------------------------------------------------------------------------------------------
 
 _NETWORK: Final = "1GbE"
-_TEXT: Final = InventedText()
 # Characters from which the next is foretold: more than the longest word.
 _BEFORE: Final = 10
 
 
-_TEXT_NAME: Final = "invented words"
+_LETTERS: Final = 20
+_LONGEST: Final = 7
 
 
 @dataclass(frozen=True)
-class _Task:
-    """Data of a task: digits (MNIST, or those of scikit-learn), or a text of invented words."""
+class InventedText:
+    """A text of invented words, drawn one by one by Zipf's law; code 0 is the space, and 1 to 20 are letters.
 
-    name: str
-    rows: int
-    test_rows: int
+    Its best possible loss is known. Which word comes next cannot be foreseen, and how it is spelled can: the mean
+    entropy of a character is that of the choice of a word over its mean length, with the space.
+    """
+
+    n_words: int = 60
+    seed: int = 0
+
+    @property
+    def n_symbols(self) -> int:
+        """How many different characters there are."""
+        return _LETTERS + 1
+
+    def words(self) -> list[IntVector]:
+        """Return the words, each an array of letters, the most frequent first."""
+        rng = np.random.default_rng((self.seed, 0))
+        found: dict[bytes, IntVector] = {}
+        while len(found) < self.n_words:
+            word = rng.integers(1, _LETTERS + 1, rng.integers(2, _LONGEST + 1))
+            found.setdefault(word.tobytes(), word)
+        return list(found.values())
+
+    def frequencies(self) -> FloatVector:
+        """Return how often each word comes, shape (n_words,): the n-th an n-th as often as the first."""
+        shares = 1.0 / np.arange(1, self.n_words + 1)
+        found: FloatVector = shares / shares.sum()
+        return found
+
+    def entropy(self) -> float:
+        """Return the least mean loss of a character, in nats: that of who knows all that came before."""
+        shares = self.frequencies()
+        lengths = np.array([len(word) + 1 for word in self.words()])
+        return float(-(shares @ np.log(shares)) / (shares @ lengths))
+
+    def draw(self, n: int, length: int, seed: int) -> tuple[AnyArray, IntVector]:
+        """Return a text as rows: the characters before each one, and that character."""
+        rng, words = np.random.default_rng((self.seed, 1, seed)), self.words()
+        # Words have two letters or more, so that so many are enough.
+        chosen = rng.choice(self.n_words, size=(n + length) // 3 + 1, p=self.frequencies())
+        text = np.concatenate([np.append(words[number], 0) for number in chosen])[: n + length].astype(np.int64)
+        rows = np.lib.stride_tricks.sliding_window_view(text, length)[:n]
+        return np.ascontiguousarray(rows), text[length:]
 
 
-@dataclass(frozen=True, eq=False)
-class Lessons:
-    """Rows to train and to test on."""
-
-    name: str
-    source: str
-    X: AnyArray = field(repr=False)
-    y: AnyArray = field(repr=False)
-    X_test: AnyArray = field(repr=False)
-    y_test: AnyArray = field(repr=False)
-    least_loss: float | None = None
+_TEXT: Final = InventedText()
+_TEXT_NAME: Final = "invented words"
 
 
-def _lessons(source: _Task, dtype: str, rows: Sequence[Row]) -> Lessons | MissingData:
+def _load(source: Digits, dtype: str, rows: Sequence[Row]) -> StudyData | MissingData:
     """Return the rows of a task: digits (MNIST, or those of scikit-learn), or a text of invented words."""
-    if source.name == _TEXT_NAME:
-        found = _TEXT.draw(source.rows, _BEFORE, seed=0), _TEXT.draw(source.test_rows, _BEFORE, seed=1)
-        return Lessons(_TEXT_NAME, "generated", *found[0], *found[1], _TEXT.entropy())
-    images = load_digits(Digits(source.rows, source.test_rows), dtype, rows)
-    if isinstance(images, MissingData):
-        return images
-    return Lessons(images.name, images.source, images.X, images.y, images.X_test, images.y_test)
+    if source.name != _TEXT_NAME:
+        return load_digits(source, dtype, rows)
+    assert source.rows is not None
+    assert source.test_rows is not None
+    found = _TEXT.draw(source.rows, _BEFORE, seed=0), _TEXT.draw(source.test_rows, _BEFORE, seed=1)
+    return StudyData(_TEXT_NAME, "generated", *found[0], *found[1])
 
 
 def _steps(run: Run) -> int:
@@ -350,43 +183,25 @@ def _decides(run: Run) -> Row:
     return {**known, "sync": repr(_sync(Run(run.study, {**run.columns, **known})))}
 
 
-def _time(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
-    del batch
-    for run in runs:
-        yield time_network(run.model, run.batches, run.batch, run.repeats)
-
-
 def _train_all(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
     lessons = batch.data
-    described = {
-        "source": lessons.source,
-        "checksum": checksum_of(lessons.X, lessons.y, lessons.X_test, lessons.y_test),
-        "shape": list(lessons.X.shape[1:]),
-        "majority_accuracy": majority_accuracy(lessons.y, lessons.y_test),
-        "least_loss": lessons.least_loss,
-    }
+    least = _TEXT.entropy() if lessons.name == _TEXT_NAME else None
+    known = described(lessons) | {"least_loss": least}
     for run in runs:
-        yield described | _train(run, lessons)
+        yield known | _train(run, lessons)
 
 
-def _train(run: Run, lessons: Lessons) -> Row:
+def _train(run: Run, lessons: StudyData) -> Row:
     """Train a network; return its course."""
-    import torch
-
     from dsgd.torch import launch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _one_thread():
         found = launch(_Course(run, lessons), SimulatedCluster(run.ranks, _NETWORK, seed=run.seed))
-    finally:
-        torch.set_num_threads(threads)
-    curve, totals = found.value, found.ledger.totals()
+    curve = found.value
     return {
         "test_accuracy": curve[-1]["accuracy"],
-        "test_loss": curve[-1]["test_loss"],
-        "train_loss": curve[-1]["train_loss"],
-        "bytes_sent": int(totals["bytes_sent"]),
+        **{name: curve[-1][name] for name in ("test_loss", "train_loss")},
+        "bytes_sent": int(found.ledger.totals()["bytes_sent"]),
         "network": _NETWORK,
         "cluster": place_name(None, _NETWORK),
         "n_params": curve[-1].pop("n_params"),
@@ -394,14 +209,26 @@ def _train(run: Run, lessons: Lessons) -> Row:
     }
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute on one thread."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class _Course:
     """The training loop of every rank."""
 
-    def __init__(self, run: Run, lessons: Lessons) -> None:
+    def __init__(self, run: Run, lessons: StudyData) -> None:
         import torch
 
-        from dsgd.study.networks import CNN
-        from dsgd.study.published_networks import CharLSTM
+        from dsgd.study.networks import CNN, CharLSTM
 
         self._run, self._lessons = run, lessons
         with torch.random.fork_rng():
@@ -412,6 +239,7 @@ class _Course:
 
     def __call__(self, rank: Any) -> list[dict[str, float]]:
         """Train on the rows of a rank; return the course on rank 0."""
+        import torch
         from torch.nn.functional import cross_entropy
 
         from dsgd.study.networks import AnnealedSGD
@@ -422,7 +250,7 @@ class _Course:
         options: dict[str, Any] = {"lr": task.lr, "momentum": run.momentum, "steps": run.epochs * steps}
         made = AnnealedSGD(module.parameters(), **options)
         sync = Synchronizer(module, made, sync=_sync(run), batch_size=task.batch, rank=rank)
-        X, y = self._rows(sync)
+        X, y = map(torch.from_numpy, sync.rows(self._lessons.X[self._order], self._lessons.y[self._order]))
         curve: list[dict[str, float]] = []
         for epoch in range(run.epochs):
             order, total = np.random.default_rng((run.seed, 1, epoch, rank.number)).permutation(len(y)), 0.0
@@ -438,14 +266,6 @@ class _Course:
         if curve:
             curve[-1]["n_params"] = sum(parameter.numel() for parameter in module.parameters())
         return curve
-
-    def _rows(self, sync: Any) -> tuple[Any, Any]:
-        """Return the rows of a rank, as tensors."""
-        import torch
-
-        lessons, order = self._lessons, self._order
-        X, y = sync.rows(lessons.X[order], lessons.y[order])
-        return torch.from_numpy(X), torch.from_numpy(y)
 
     def _tested(self, module: Any) -> dict[str, float]:
         """Return loss and accuracy on the test rows."""
@@ -470,43 +290,34 @@ def extended(small: tuple[int, float], large: tuple[int, float], batch: int) -> 
     return small[1] + (batch - small[0]) * per_row
 
 
-def time_network(name: str, batches: tuple[int, int], batch: int, repeats: int) -> Row:
-    """Return how long forward and backward passes of a network take on one thread."""
+def _time(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
+    """Yield how long forward and backward passes of networks take on one thread."""
     import torch
-
-    from dsgd.study.published_networks import BUILDERS
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            build, rows_of = BUILDERS[name]
-            network = build()
-            taken = list(_passes(network, [rows_of(size) for size in batches], repeats))
-    finally:
-        torch.set_num_threads(threads)
-    small, large = batches
-    return {
-        "seconds": [extended((small, one), (large, other), batch) for one, other in taken],
-        "timed": taken,
-        "n_params": sum(parameter.numel() for parameter in network.parameters()),
-    }
-
-
-def _passes(network: Any, data: Sequence[tuple[Any, Any]], repeats: int) -> Iterator[list[float]]:
-    """Yield the seconds of a pass over each batch, once for each repetition."""
     from torch.nn.functional import cross_entropy
 
-    for number in range(repeats + 1):
-        taken = []
-        for inputs, targets in data:
-            network.zero_grad(set_to_none=True)
-            begin = time.perf_counter()
-            cross_entropy(network(inputs), targets).backward()
-            taken.append(time.perf_counter() - begin)
-        if number:
-            yield taken
+    from dsgd.study.networks import BUILDERS
+
+    del batch
+    for run in runs:
+        build, rows_of = BUILDERS[run.model]
+        taken: list[list[float]] = []
+        with _one_thread(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = build()
+            data = [rows_of(size) for size in run.batches]
+            for _ in range(run.repeats + 1):
+                taken.append([])
+                for inputs, targets in data:
+                    network.zero_grad(set_to_none=True)
+                    begin = time.perf_counter()
+                    cross_entropy(network(inputs), targets).backward()
+                    taken[-1].append(time.perf_counter() - begin)
+        small, large = run.batches
+        yield {
+            "seconds": [extended((small, one), (large, other), run.batch) for one, other in taken[1:]],
+            "timed": taken[1:],
+            "n_params": sum(parameter.numel() for parameter in network.parameters()),
+        }
 
 
 # -- summary ------------------------------------------------------------------------------------------------------
@@ -533,7 +344,7 @@ class Lesson:
 
     def gap(self, cell: Cell, column: str = "test_accuracy") -> str:
         """Return how far a way ends from dense sums, with its interval over the seeds."""
-        found = difference(cell.column(column), self.dense.column(column))
+        found = cell.minus(self.dense, column)
         if found is None or cell.strategy == DENSE:
             return "-"
         return found.text(as_points if column == "test_accuracy" else "{:+.4f}".format)
@@ -578,246 +389,31 @@ def check_convergence(lessons: Sequence[Lesson]) -> list[Claim]:
     """Return whether gTop-k as published ends as accurate as dense sums, one claim for each network."""
     claims = []
     for lesson in lessons:
-        cell = next((cell for cell in lesson.cells if cell.strategy == "gtop-k"), None)
-        found = None if cell is None else difference(cell.column("test_accuracy"), lesson.dense.column("test_accuracy"))
-        if cell is None or found is None:
+        cell, dense = one_of(lesson.cells, strategy="gtop-k"), lesson.dense
+        if cell is None or (found := cell.minus(dense, "test_accuracy")) is None:
             continue
         row = cell.rows[0]
-        commonest = row["majority_accuracy"] - lesson.dense.median("test_accuracy")
-        steps = row["rows"] // row["ranks"] // row["batch"]
+        commonest = row["majority_accuracy"] - dense.median("test_accuracy")
         note = (
-            f"Dense {lesson.dense.median('test_accuracy'):.2%}, gTop-k {cell.median('test_accuracy'):.2%} after "
-            f"{row['epochs']} epochs of {steps} steps; {row['n_params']:,} parameters."
+            f"Dense {dense.median('test_accuracy'):.2%}, gTop-k {cell.median('test_accuracy'):.2%} after "
+            f"{row['epochs']} epochs of {row['rows'] // row['ranks'] // row['batch']} steps; {row['n_params']:,} "
+            "parameters."
         )
-        claims.append(
-            STATEMENTS["gtopk/convergence"].judged(
-                lesson.name,
-                found,
-                note,
-                trivial=commonest > -0.005,
-                baseline=f"{as_points(commonest)}: commonest label",
-            )
-        )
+        baseline = f"{as_points(commonest)}: commonest label"
+        statement = STATEMENTS["gtopk/convergence"]
+        claims.append(statement.judged(lesson.name, found, note, trivial=dense.is_trivial, baseline=baseline))
     return claims
-
-
-# -- efficiency ---------------------------------------------------------------------------------------------------
-
-#: Whose compute time it is, as tables say it.
-PUBLISHED: Final = "published"
-HERE: Final = "one thread here"
-_COMPUTING: Final = {PUBLISHED: "compute time as published", HERE: f"compute time of {HERE}"}
-# Ways of summing by what speeds call them and by the field that has their seconds.
-_WAYS: Final = (("dense", "dense_s"), ("topk", "topk_s"), ("gtopk", "tree_s"))
-
-
-def published_steps(size: int, link: Link = GIGABIT, density: float = 0.001) -> list[Scaling]:
-    """Return steps with the compute times that the authors measured, of the networks of which there is one."""
-    found = ((model, SPEEDS[model.name].compute_s) for model in MODELS)
-    return [
-        replace(scaling(model, size, seconds, link, density), basis=PUBLISHED)
-        for model, seconds in found
-        if seconds is not None
-    ]
-
-
-def measured_steps(rows: Iterable[Row], size: int, link: Link = GIGABIT, density: float = 0.001) -> list[Scaling]:
-    """Return steps with compute times that were measured here."""
-    by_name = {model.name: model for model in MODELS}
-    steps = []
-    for own in cells_of([row for row in rows if "seconds" in row], "model"):
-        seconds = own.rows[-1]["seconds"]
-        step = scaling(by_name[own.model], size, statistics.median(seconds), link, density)
-        steps.append(replace(step, basis=HERE, repeats=tuple(seconds)))
-    return steps
-
-
-def assumed_steps(
-    size: int, tflops: float, link: Link = GIGABIT, density: float = 0.001, models: Sequence[NetModel] = MODELS
-) -> list[Scaling]:
-    """Return steps on 32 rows whose operations take place at so many million million a second."""
-    basis = f"{tflops:g} Tflop/s"
-    return [replace(scaling(model, size, model.compute_s(tflops), link, density), basis=basis) for model in models]
-
-
-def scaling_table(steps: Sequence[Scaling], size: int) -> Table:
-    """Return times and efficiencies, one row per model and compute time."""
-    rows = [
-        (
-            step.model.name,
-            step.basis,
-            *(f"{1e3 * s:,.1f}" for s in (step.compute_s, step.dense_s, step.topk_s, step.tree_s, step.packed_s)),
-            *(f"{step.efficiency(s):.1%}" for s in (step.dense_s, step.topk_s, step.tree_s, step.packed_s)),
-            f"{step.over_dense:.2f}x",
-            f"{step.over_topk:.2f}x",
-        )
-        for step in steps
-    ]
-    columns = ("model", "computing", "compute ms", "dense ms", "Top-k ms", "gTop-k ms", "packed ms")
-    efficiencies = ("dense", "Top-k", "gTop-k", "packed", "over dense", "over Top-k")
-    note = (
-        "Milliseconds of a step, by the cost of messages; then scaling efficiency, and how many times as efficient "
-        "gTop-k by a tree is. Packed: a butterfly whose places are coded in about 12 bits, as dsgd sends them."
-    )
-    return Table(f"A step on {size} ranks", (*columns, *efficiencies), rows, note, n_text=2)
-
-
-def efficiency_table(steps: Sequence[Sequence[Scaling]], sizes: Sequence[int]) -> Table:
-    """Return scaling efficiency by ranks: as published, and from the cost of messages with each compute time."""
-    rows = []
-    for size in (size for size in sizes if size in SIZES):
-        for own in steps:
-            step, speeds = own[sizes.index(size)], SPEEDS[own[0].model.name]
-            said = [speeds.efficiency(way, size) for way, _ in _WAYS]
-            ours = [step.efficiency(getattr(step, field)) for _, field in _WAYS]
-            gains = [said[2] / said[0], step.over_dense, said[2] / said[1], step.over_topk]
-            cells = [f"{share:.1%}" for pair in zip(said, ours, strict=True) for share in pair]
-            rows.append((step.model.name, step.basis, f"{size}", *cells, *(f"{gain:.2f}x" for gain in gains)))
-    heads = [f"{way}, {whose}" for way in ("dense", "Top-k", "gTop-k") for whose in ("published", "model")]
-    over = ["over dense, published", "over dense, model", "over Top-k, published", "over Top-k, model"]
-    note = (
-        "Published: rows a second of a rank among so many over those of one alone, from the scripts beside the "
-        "authors' code. Model: the cost of messages with the compute time of the second column."
-    )
-    return Table(
-        "Scaling efficiency, published and from the cost of messages",
-        ("model", "computing", "ranks", *heads, *over), rows, note, n_text=2,
-    )  # fmt: skip
-
-
-def parts_table(steps: Sequence[Scaling]) -> Table:
-    """Return what sums took on 32 ranks, as published, over what the cost of messages gives: where figures part."""
-    rows = []
-    for step in (step for step in steps if step.basis == PUBLISHED):
-        speeds = SPEEDS[step.model.name]
-        cells = [step.model.name]
-        for way, name in _WAYS:
-            took, model = speeds.beside_s(way, RANKS) or 0.0, getattr(step, name)
-            cells += [f"{1e3 * took:,.0f}", f"{1e3 * model:,.0f}", f"{took / model:.0f}x"]
-        cells.append("-" if speeds.parts_s is None else " + ".join(f"{1e3 * part:,.0f}" for part in speeds.parts_s))
-        rows.append(cells)
-    columns = [f"{way} {what}" for way in ("dense", "Top-k", "gTop-k") for what in ("published", "model", "ratio")]
-    note = (
-        "Milliseconds of a step on 32 ranks beside those of a rank alone, from the published speeds; by the published "
-        "cost of messages; and one over the other. Last: a step of gTop-k in parts, computing, compressing, "
-        "communicating, as published."
-    )
-    return Table("Where published steps spend their time", ("model", *columns, "parts of a step"), rows, note)
-
-
-def check_gtopk_claims(steps: Sequence[Scaling], size: int, rows: Sequence[Row] = ()) -> list[Claim]:
-    """Return the published gains in efficiency as claims, with the compute times for which each would hold."""
-    busy = bool(rows) and were_busy(rows)
-    claims = []
-    for step in steps:
-        for statement, other, way, other_s in (
-            (STATEMENTS["gtopk/dense"], "dense sums", "dense", step.dense_s),
-            (STATEMENTS["gtopk/topk"], "Top-k", "topk", step.topk_s),
-        ):
-            between = compute_range(other_s, step.tree_s, statement.margin.least, statement.margin.published)
-            found = _gain(step, other_s)
-            claims.append(
-                statement.judged(
-                    f"{step.model.name}, {size} ranks, {_COMPUTING.get(step.basis, step.basis)}",
-                    found,
-                    f"A step computes {figure_text(1e3 * step.compute_s)} ms. {_where(between)}{_why(step, way, size)}",
-                    busy=busy and bool(step.repeats),
-                    baseline=f"1x: {other}",
-                )
-            )  # fmt: skip
-    return claims
-
-
-def _gain(step: Scaling, other_s: float) -> Interval:
-    """Return the gain over another sum, with an interval over the repetitions where the compute time was measured."""
-    found = average({number: step.gain(other_s, seconds) for number, seconds in enumerate(step.repeats)})
-    return exact(step.gain(other_s, step.compute_s)) if found is None else found
-
-
-def _where(between: tuple[float, float] | None) -> str:
-    if between is None:
-        return "No compute time puts the gain into the range."
-    least, most = (figure_text(1e3 * end) for end in between)
-    return f"The gain is in the range for {least if between[0] else 0} to {most} ms."
-
-
-def _why(step: Scaling, way: str, size: int) -> str:
-    """Return what is published of this network, and how far its sums were from the cost of messages."""
-    speeds = SPEEDS[step.model.name]
-    if size not in SIZES:
-        return ""
-    gain = speeds.efficiency("gtopk", size) / speeds.efficiency(way, size)
-    said = f" Published of this network: {gain:.2f}x"
-    other, gtopk = speeds.beside_s(way, size), speeds.beside_s("gtopk", size)
-    if other is None or gtopk is None:
-        return f"{said}."
-    slower = other / (step.dense_s if way == "dense" else step.topk_s)
-    names = {"dense": "dense sums", "topk": "Top-k"}
-    return (
-        f"{said}; there {names[way]} took {slower:.0f} times what the cost of messages gives, and gTop-k "
-        f"{gtopk / step.tree_s:.0f} times."
-    )
 
 
 # -- report -------------------------------------------------------------------------------------------------------
 
 # Numbers of ranks of which the lost mass is shown.
 _MERGED: Final = (2, 4, 8, 16, 32)
-_SUMS: Final = (("dense ring", "dense_s"), ("Top-k", "topk_s"), ("gTop-k, tree", "tree_s"), ("packed", "packed_s"))
-_SPEEDS: Final = ("dense", "topk", "gtopk")
-_EPOCHS: Final = Axis("epochs")
 
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     sizes = [2**level for level in range(1, study.ranks.bit_length())]
-    link = Link(latency_s=study.latency / 1e3, byte_s=1e-9 / study.bandwidth)
-    curves = _curves(sizes, link, study, rows)
-    shares = [lost_share(size) for size in _MERGED]
-    steps, lessons = [found[-1] for found in curves], summarise_courses(rows)
-    timed = [row for row in rows if "seconds" in row]
-    claims, judged = check_gtopk_claims(steps, sizes[-1], timed), check_convergence(lessons)
-    lost = mass_rows(_MERGED, shares)
-    own = [{"key": f"{step.model.name}, {step.basis}", "ranks": sizes[-1], **step.as_row()} for step in steps]
-    own += [{"key": f"mass-{row['ranks']}", **row} for row in lost]
-    ranges = [("dense sums", STATEMENTS["gtopk/dense"], claims[::2]), ("Top-k", STATEMENTS["gtopk/topk"], claims[1::2])]
-    tables = [
-        *map(_course_table, lessons),
-        scaling_table(steps, sizes[-1]),
-        efficiency_table(curves, sizes),
-        parts_table(steps),
-        mass_table(_MERGED, shares),
-    ]
-    settings = (
-        f"{study.latency:g} ms and {study.bandwidth:.3g} GB/s between two ranks, {study.share:.2%} of the entries "
-        "sent, no overlap"
-    )
-    return {
-        "answer": " ".join(
-            filter(None, [_trained(lessons), _gained(steps, claims, sizes[-1]), _lost(_MERGED, shares)])
-        ),
-        "ran": [("Model", settings)],
-        "highlights": [
-            *((lesson.gap(cell).partition(" (")[0], f"{lesson.name}: gTop-k") for lesson, cell in _published(lessons)),
-            *((_of(found), f"steps gain {_range(statement)} over {name}") for name, statement, found in ranges),
-            (f"{shares[-1][0]:.1%}", f"of the chosen mass is lost by put-back on {_MERGED[-1]} ranks"),
-        ],
-        "claims": [*judged, *claims],
-        "figures": [
-            *([courses_figure(lessons)] if lessons else []),
-            _efficiency(curves, sizes),
-            _mass(_MERGED, shares),
-        ],
-        "data": [data_table([row for row in rows if "curve" in row], "a row", "commonest label")] if lessons else [],
-        "tables": tables,
-        "rows": [*rows, *own],
-        # What has a line for each number of ranks too is on the page.
-        "terminal": [table for table in tables if len(table.rows) <= max(len(curves), len(_MERGED))],
-        "facts": {"ranks": study.ranks, "steps": [step.as_row() for step in steps], "mass": lost},
-    }
-
-
-def _curves(sizes: Sequence[int], link: Link, study: Study, rows: Sequence[Row]) -> list[list[Scaling]]:
-    """Return for each network and compute time what steps take on each number of ranks."""
+    link, most = Link(latency_s=study.latency / 1e3, byte_s=1e-9 / study.bandwidth), sizes[-1]
     by_size = [
         [
             *published_steps(size, link, study.share),
@@ -826,103 +422,96 @@ def _curves(sizes: Sequence[int], link: Link, study: Study, rows: Sequence[Row])
         ]
         for size in sizes
     ]
-    return [list(own) for own in zip(*by_size, strict=True)]
-
-
-def _published(lessons: Sequence[Lesson]) -> list[tuple[Lesson, Cell]]:
-    return [(lesson, cell) for lesson in lessons for cell in lesson.cells if cell.strategy == "gtop-k"]
-
-
-def _trained(lessons: Sequence[Lesson]) -> str:
-    said = [f"{lesson.gap(cell)} for {lesson.name}" for lesson, cell in _published(lessons)]
-    return f"The accuracy of gTop-k less that of dense sums is {', and '.join(said)}." if said else ""
-
-
-def _gained(steps: Sequence[Scaling], claims: Sequence[Claim], size: int) -> str:
-    said = []
+    curves = [list(own) for own in zip(*by_size, strict=True)]
+    steps, lessons = by_size[-1], summarise_courses(rows)
+    claims = check_gtopk_claims(steps, most, [row for row in rows if "seconds" in row])
+    lost = [
+        {"ranks": size, "put_back": put_back, "conserving": conserving}
+        for size, (put_back, conserving) in zip(_MERGED, map(lost_share, _MERGED), strict=True)
+    ]
+    lost_text = f"{lost[-1]['put_back']:.1%}"
+    mass_columns = {
+        "ranks": lambda row: f"{row['ranks']}",
+        "put-back": lambda row: f"{row['put_back']:.2%}",
+        "conserving": lambda row: f"{row['conserving']:.2%}",
+    }
+    tables = [
+        *map(_course_table, lessons),
+        scaling_table(steps, most),
+        efficiency_table(curves, sizes),
+        parts_table(steps),
+        Table.of("Chosen mass that is neither applied nor kept", lost, mass_columns),
+    ]
+    published = [(lesson, cell) for lesson in lessons if (cell := one_of(lesson.cells, strategy="gtop-k"))]
+    said = [f"{lesson.gap(cell)} for {lesson.name}" for lesson, cell in published]
+    gained = []
     for basis in dict.fromkeys(step.basis for step in steps):
         own = [number for number, step in enumerate(steps) if step.basis == basis]
         inside, inside_topk = (sum(bool(claims[2 * number + of].holds) for number in own) for of in (0, 1))
         whose = {PUBLISHED: "the compute times of the authors", HERE: "those of one thread here"}.get(basis, basis)
-        said.append(f"with {whose} for {inside} of {len(own)} networks, and over Top-k for {inside_topk}")
-    return (
-        f"On {size} ranks the cost of messages puts the gain of gTop-k over dense sums inside the published range "
-        f"{'; '.join(said)}."
+        gained.append(f"with {whose} for {inside} of {len(own)} networks, and over Top-k for {inside_topk}")
+    answer = [
+        f"The accuracy of gTop-k less that of dense sums is {', and '.join(said)}." if said else "",
+        f"On {most} ranks the cost of messages puts the gain of gTop-k over dense sums inside the published range "
+        f"{'; '.join(gained)}.",
+        f"Putting back what the tree drops loses {lost_text} of the chosen mass on {_MERGED[-1]} ranks; the conserving "
+        "form loses none.",
+    ]
+    ranges = []
+    for way, name, found in (("dense", "dense sums", claims[::2]), ("topk", "Top-k", claims[1::2])):
+        margin, inside = STATEMENTS[f"gtopk/{way}"].margin, sum(bool(claim.holds) for claim in found)
+        text = f"steps gain {margin.least:g}x to {margin.published:g}x over {name}"
+        ranges.append((f"{inside} of {len(found)}", text))
+    settings = (
+        f"{study.latency:g} ms and {study.bandwidth:.3g} GB/s between two ranks, {study.share:.2%} of the entries "
+        "sent, no overlap"
     )
+    own_rows = [{"key": f"{step.model.name}, {step.basis}", "ranks": most, **step.as_row()} for step in steps]
+    return {
+        "answer": " ".join(filter(None, answer)),
+        "ran": [("Model", settings)],
+        "highlights": [
+            *((lesson.gap(cell).partition(" (")[0], f"{lesson.name}: gTop-k") for lesson, cell in published),
+            *ranges,
+            (lost_text, f"of the chosen mass is lost by put-back on {_MERGED[-1]} ranks"),
+        ],
+        "claims": [*check_convergence(lessons), *claims],
+        "figures": [
+            *([_courses_figure(lessons)] if lessons else []),
+            efficiency_figure(curves, sizes),
+            mass_figure(_MERGED, [(row["put_back"], row["conserving"]) for row in lost]),
+        ],
+        "data": [data_table([row for row in rows if "curve" in row], "a row", "commonest label")] if lessons else [],
+        "tables": tables,
+        "rows": [*rows, *own_rows, *({"key": f"mass-{row['ranks']}", **row} for row in lost)],
+        # What has a line for each number of ranks too is on the page.
+        "terminal": [table for table in tables if len(table.rows) <= max(len(curves), len(_MERGED))],
+        "facts": {"ranks": study.ranks, "steps": [step.as_row() for step in steps], "mass": lost},
+    }
 
 
-def _lost(merged: Sequence[int], shares: Sequence[tuple[float, float]]) -> str:
-    return (
-        f"Putting back what the tree drops loses {shares[-1][0]:.1%} of the chosen mass on {merged[-1]} ranks; the "
-        "conserving form loses none."
-    )
-
-
-def _of(claims: Sequence[Claim]) -> str:
-    return f"{sum(bool(claim.holds) for claim in claims)} of {len(claims)}"
-
-
-def _range(statement: Statement) -> str:
-    return f"{statement.margin.least:g}x to {statement.margin.published:g}x"
-
-
-def courses_figure(lessons: Sequence[Lesson]) -> Figure:
+def _courses_figure(lessons: Sequence[Lesson]) -> Figure:
     """Return training loss and test accuracy against epochs, a line of two panels for each network."""
     panels = []
     for lesson in lessons:
         least = lesson.dense.rows[0]["least_loss"]
-        losses = Axis("training loss", "log")
-        for name, axis in (("train_loss", losses), ("accuracy", Axis("test accuracy", unit="%"))):
+        for name, axis in (
+            ("train_loss", Axis("training loss", "log")), ("accuracy", Axis("test accuracy", unit="%")),
+        ):  # fmt: skip
             marks: list[Line | Level] = []
             for number, cell in enumerate(lesson.cells):
-                colour, _, dash = series(number)
-                curve, seeds = cell.curve(), [row["curve"] for row in cell.rows]
-                spans = [
-                    (min(point), max(point)) for point in zip(*([at[name] for at in one] for one in seeds), strict=True)
-                ]
-                x, y = [point["epoch"] for point in curve], [point[name] for point in curve]
+                x = [at.median for at in cell.along("epoch")]
                 names = [f"{cell.strategy} after {epoch:g} epochs" for epoch in x]
-                marks.append(Line(cell.strategy, x, y, colour, "", dash, ranges=spans, names=names))
+                marks.append(line_of(cell.strategy, x, cell.along(name), number, marker="", names=names))
             if least is not None and name == "train_loss":
                 marks.append(Level(least, "least possible"))
-            panels.append(Panel(lesson.name, _EPOCHS, axis, marks))
+            panels.append(Panel(lesson.name, Axis("epochs"), axis, marks))
     caption = (
         "Medians over the seeds, and their range. Densities are those of the warm-up in the first epochs, one each, "
         "and then one entry in a thousand. gTop-k is the published form, by a tree and with put-back. The least "
         "possible loss is that of new text: a network that remembers the text it is trained on falls below."
     )
     return Figure("courses", "Training to the end", caption, panels, columns=2, height=320)
-
-
-def _efficiency(curves: Sequence[Sequence[Scaling]], sizes: Sequence[int]) -> Figure:
-    panels = []
-    for steps in curves:
-        marks, speeds = [], SPEEDS[steps[0].model.name]
-        for number, (label, name) in enumerate(_SUMS):
-            colour, marker, dash = series(number)
-            efficiencies = [step.efficiency(getattr(step, name)) for step in steps]
-            marks.append(Line(label, sizes, efficiencies, colour, "", dash))
-            if number < len(_SPEEDS):
-                known = [size for size in sizes if size in SIZES]
-                said = [speeds.efficiency(_SPEEDS[number], size) for size in known]
-                marks.append(Line(f"{label}, published", known, said, colour, marker, width=0, hollow=True))
-        title = f"{steps[0].model.name}: {1e3 * steps[0].compute_s:,.0f} ms ({steps[0].basis})"
-        panels.append(Panel(title, period_axis("ranks", sizes), Axis("scaling efficiency", unit="%"), marks))
-    caption = (
-        "Share of a step that computes. Lines: from the cost of messages, nothing overlapped, with the compute time in "
-        "the title. Rings: speeds that the authors measured."
-    )
-    return Figure("efficiency", "Scaling efficiency", caption, panels, share="xy")
-
-
-def _mass(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> Figure:
-    marks = []
-    for number, label in enumerate(("put-back, as published", "conserving")):
-        colour, marker, dash = series(number)
-        marks.append(Line(label, sizes, [share[number] for share in shares], colour, marker, dash))
-    panel = Panel("", period_axis("ranks", sizes), Axis("chosen mass lost in one sum", unit="%"), marks)
-    caption = "Entries that every rank chose and that are neither applied nor kept for later, in one sum by a tree."
-    return Figure("mass", "What is lost", caption, [panel])
 
 
 def _share(value: float) -> None:
@@ -936,11 +525,11 @@ def _check(study: Study) -> None:
     scaling(MODELS[0], study.ranks, 1.0)  # refuses ranks that it cannot have
 
 
-def _tasks(study: Study) -> list[_Task]:
+def _tasks(study: Study) -> list[Digits]:
     """Return what is trained; nothing without torch."""
     names = {"cnn": "mnist", "lstm": _TEXT_NAME}
     chosen = [names[task] for task in study.tasks if task in names] if find_spec("torch") else []
-    return [_Task(name, study.rows, study.test_rows) for name in chosen]
+    return [Digits(study.rows, study.test_rows, name) for name in chosen]
 
 
 _COST: Final = "The cost of messages"
@@ -999,7 +588,7 @@ STUDY: Final = Study(
                 "dataset": _tasks(s), "seed": s.seeds,
                 "strategy": [DENSE, *(name for name in s.ways if name != DENSE)],
             },
-            _train_all, ("epochs", "momentum"), derive=_decides, load=_lessons,
+            _train_all, ("epochs", "momentum"), derive=_decides, load=_load,
         ),
     ],
     report=_report,

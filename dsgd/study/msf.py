@@ -29,34 +29,20 @@ from dsgd.report import (
     figure_text,
     period_axis,
     seconds_text,
-    series,
     span_of,
 )
-from dsgd.report.theme import (
-    GREY,
-    MARKERS,
-    MUTED,
-    PHASE_COLOURS,
-    PHASE_MARKERS,
-    TEXT,
-    VERMILION,
-    Colour,
-    ramp,
-)
+from dsgd.report.theme import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, Colour, ramp
 from dsgd.report.theme import PHASES as SHOWN_PHASES
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, Stat, cells_of, one_of
-from dsgd.study.frame.data import DataSource, place
-from dsgd.study.frame.measure import objective, score, spent
-from dsgd.study.frame.report import data_table, joined, tally, time_text
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.data import DataSource, objective, place, score, spent
+from dsgd.study.frame.report import data_table, joined, line_of, tally, time_text
+from dsgd.study.frame.rows import Cell, Row, Run, Stat, any_busy, cells_of, one_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import FIGURES, SOURCES, STATEMENTS
-from dsgd.study.verdict import difference, ratio, were_busy
 from dsgd.sync import EpochAveraging, LocalSGD
 
-__all__ = ["STUDY", "communication_reduction", "family", "period_speedup", "results_table"]
+__all__ = ["STUDY"]
 
 # The fall of communication in the abstract, and the period at which it was read off.
 _REDUCTION, _RARE = 0.98, 512
@@ -66,22 +52,20 @@ _COMMUNICATION_S: Final[dict[str, dict[int, dict[int, float]]]] = {
 }
 
 
-def family(dataset: str) -> str | None:
-    """Return which published set a dataset is, or is shaped like; None if it is none of them."""
-    return next((name for name in _COMMUNICATION_S if dataset.startswith(name)), None)
+def published(dataset: str) -> tuple[dict[int, float], dict[int, float]] | None:
+    """Return the published falls of communication and gains in time from period 1 to 512, by processes.
 
-
-def communication_reduction(name: str, ranks: int) -> float:
-    """Return the published fall in communication time from period 1 to 512, as a share of 1."""
-    seconds = _COMMUNICATION_S[name][ranks]
-    return 1.0 - seconds[_RARE] / seconds[1]
-
-
-def period_speedup(name: str, ranks: int) -> float:
-    """Return how many times as fast period 512 was as period 1 at the same number of processes, end to end."""
-    frequent, rare = FIGURES["msf"]["compute_s"][name][str(ranks)]
-    seconds = _COMMUNICATION_S[name][ranks]
-    return float((frequent + seconds[1]) / (rare + seconds[_RARE]))
+    They are those of the set that a dataset is, or is shaped like; None if it is none of them.
+    """
+    name = next((name for name in _COMMUNICATION_S if dataset.startswith(name)), None)
+    if name is None:
+        return None
+    falls, gains = {}, {}
+    for ranks, seconds in _COMMUNICATION_S[name].items():
+        frequent, rare = FIGURES["msf"]["compute_s"][name][str(ranks)]
+        falls[ranks] = 1.0 - seconds[_RARE] / seconds[1]
+        gains[ranks] = float((frequent + seconds[1]) / (rare + seconds[_RARE]))
+    return falls, gains
 
 
 # -- measuring -----------------------------------------------------------------------------------------------------
@@ -140,9 +124,8 @@ def _model(run: Run, where: Any, *, max_iter: int) -> SGDClassifier:
 
 _CONTROL: Final = frozenset({"control_s", "control_bytes_sent", "control_messages"})
 _PER_RANK: Final = _CONTROL | {"compute_s", "encode_s", "wire_s", "wait_s", "bytes_sent", "messages"}
-# A model this close to the majority vote, or with this balanced accuracy (0.5 is a coin), has learnt almost nothing
-# about the rare class.
-_TRIVIAL_MARGIN, _TRIVIAL_BALANCED = 0.005, 0.55
+# A model with this balanced accuracy (0.5 is a coin) has learnt almost nothing about the rare class.
+_TRIVIAL_BALANCED: Final = 0.55
 
 
 def _value(row: Row, name: str) -> float | None:
@@ -187,8 +170,7 @@ def _sets(rows: Sequence[Row]) -> list[_Set]:
 
 def _is_trivial(cell: Cell) -> bool:
     """Return whether the models of a cell are no better than the majority vote."""
-    gain = cell.median("test_accuracy") - cell.median("majority_accuracy")
-    return gain < _TRIVIAL_MARGIN or cell.median("balanced_accuracy") < _TRIVIAL_BALANCED
+    return cell.is_trivial or cell.median("balanced_accuracy") < _TRIVIAL_BALANCED
 
 
 # -- claims --------------------------------------------------------------------------------------------------------
@@ -200,20 +182,16 @@ def _claims(sets: Sequence[_Set]) -> list[Claim]:
     return [check(one) for check in checks for one in sets]
 
 
-def _busy(*cells: Cell) -> bool:
-    return any(were_busy(cell.rows) for cell in cells)
-
-
 def _less_communication(one: _Set) -> Claim:
-    name, statement = family(one.name), STATEMENTS["msf/communication"]
-    if name is not None:
-        two, most = (communication_reduction(name, ranks) for ranks in (2, 32))
-        statement = replace(statement, figure=f"{two:.1%} (2 processes), {most:.1%} (32)")
+    statement = STATEMENTS["msf/communication"]
+    if said := published(one.name):
+        falls, _ = said
+        statement = replace(statement, figure=f"{falls[2]:.1%} (2 processes), {falls[32]:.1%} (32)")
     ends = one.ends()
     if ends is None:
         return statement.not_run(one.name, f"Needs every=1 and every={_RARE} on 2 ranks or more.")
     before, after = (cell.median("communication_s") for cell in ends)
-    share = ratio(ends[1].column("communication_s"), ends[0].column("communication_s"))
+    share = ends[1].over(ends[0], "communication_s")
     if share is None:
         return statement.not_run(one.name, "Nothing was communicated.")
     note = (
@@ -222,27 +200,27 @@ def _less_communication(one: _Set) -> Claim:
         "exchanges."
     )
     fall = share.mapped(lambda left: 1.0 - left)
-    return statement.judged(one.name, fall, note, busy=_busy(*ends), baseline="0%: every=1")
+    return statement.judged(one.name, fall, note, busy=any_busy(*ends), baseline="0%: every=1")
 
 
 def _faster_than_frequent(one: _Set) -> Claim:
-    name, statement = family(one.name), STATEMENTS["msf/frequent"]
-    if name is not None:
-        two, most = (period_speedup(name, ranks) for ranks in (2, 32))
-        statement = replace(statement, figure=f"{statement.figure}; its data: {two:.1f}x (2), {most:.1f}x (32)")
+    statement = STATEMENTS["msf/frequent"]
+    if said := published(one.name):
+        _, gains = said
+        figure = f"{statement.figure}; its data: {gains[2]:.1f}x (2), {gains[32]:.1f}x (32)"
+        statement = replace(statement, figure=figure)
     cells = one.parallel()
     frequent = one_of(cells, every=1)
     if frequent is None or len(cells) < 2:
         return statement.not_run(one.name, "Needs every=1 and a larger period on 2 ranks or more.")
     base, best = frequent.median("train_s"), min(cells, key=lambda cell: cell.median("train_s"))
-    found = ratio(frequent.column("train_s"), best.column("train_s"))
-    assert found is not None  # seeds are run in their order, so that both have the first
+    found = frequent.over(best, "train_s")
     note = (
         f"Training time {time_text(base)} at every=1, {time_text(best.median('train_s'))} at every={best.every} "
         f"on {best.ranks} processes. The ratio is set by what a sample costs against what an exchange costs here."
     )
     alone = f"{base / one.sequential.median('train_s'):.1f}x: one process" if one.sequential else ""
-    return statement.judged(one.name, found, note, busy=_busy(frequent, best), baseline=alone)
+    return statement.judged(one.name, found, note, busy=any_busy(frequent, best), baseline=alone)
 
 
 def _faster_than_sequential(one: _Set) -> Claim:
@@ -259,9 +237,8 @@ def _faster_than_sequential(one: _Set) -> Claim:
             f" {best.ranks} processes can be about {best.ranks}x as fast as one, not {low:.0f}x: "
             "this claim needs the published 32 processes and cannot hold here."
         )
-    found = ratio(sequential.column("train_s"), best.column("train_s"))
-    assert found is not None  # seeds are run in their order, so that both have the first
-    return statement.judged(one.name, found, note, busy=_busy(sequential, best), baseline="1x: one process")
+    found = sequential.over(best, "train_s")
+    return statement.judged(one.name, found, note, busy=any_busy(sequential, best), baseline="1x: one process")
 
 
 def _same_accuracy(one: _Set) -> Claim:
@@ -270,7 +247,7 @@ def _same_accuracy(one: _Set) -> Claim:
         return statement.not_run(one.name, "Needs the sequential run and 2 ranks or more.")
     chosen = one_of(cells, every=_RARE) or cells[-1]
     accuracy, base = chosen.median("test_accuracy"), sequential.median("test_accuracy")
-    change = difference(chosen.column("test_accuracy"), sequential.column("test_accuracy"))
+    change = chosen.minus(sequential, "test_accuracy")
     if change is None:
         return statement.not_run(one.name, "Needs both with the same seed.")
     worst, majority = min(cells, key=lambda cell: cell.median("test_accuracy")), chosen.median("majority_accuracy")
@@ -305,9 +282,9 @@ _WORTH: Final = (
 )  # fmt: skip
 
 
-def results_table(rows: Sequence[Row], dataset: str, columns: Sequence[str] = _BRIEF, title: str = "Results") -> Table:
+def results_table(rows: Sequence[Row], dataset: str, columns: Sequence[str]) -> Table:
     """Return a row per number of ranks and period on a dataset, with some of the columns."""
-    return _results(next(one for one in _sets(rows) if one.name == dataset), columns, title)
+    return _results(next(one for one in _sets(rows) if one.name == dataset), columns, "Results")
 
 
 def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
@@ -327,7 +304,7 @@ def _every(cell: Cell) -> str:
 
 def _result(one: _Set, cell: Cell) -> dict[str, str]:
     """Return every column of a cell by its heading."""
-    phases = {phase: cell.median(f"{phase}_s") for phase in (*PHASES, "other")}
+    phases, median = {phase: cell.median(f"{phase}_s") for phase in (*PHASES, "other")}, cell.median
     communication, spent_s = phases["wire"] + phases["wait"], sum(phases.values())
     first = one_of(one.cells, ranks=cell.ranks, every=1)
     before = first.median("communication_s") if first else 0.0
@@ -337,28 +314,27 @@ def _result(one: _Set, cell: Cell) -> dict[str, str]:
     found = {
         "ranks": str(cell.ranks),
         "every": _every(cell),
-        "time s": figure_text(cell.median("train_s")),
+        "time s": figure_text(median("train_s")),
         "compute s": figure_text(phases["compute"]),
-        **{f"{phase} s": figure_text(phases[phase]) for phase in ("encode", "wire", "wait", "control")},
+        **{f"{phase} s": figure_text(phases[phase]) for phase in ("encode", "wire", "wait")},
         "comm. share": f"{communication / spent_s:.1%}" if spent_s else "-",
         "comm. saved": f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
-        "x sequential": figure_text(base / cell.median("train_s")) if base else "-",
-        "accuracy": f"{cell.median('test_accuracy'):.2%}" + "*" * _is_trivial(cell),
+        "x sequential": figure_text(base / median("train_s")) if base else "-",
+        "accuracy": f"{median('test_accuracy'):.2%}" + "*" * _is_trivial(cell),
         "lowest": f"{accuracy.low:.2%}" if accuracy else "-",
         "highest": f"{accuracy.high:.2%}" if accuracy else "-",
-        "balanced": f"{cell.median('balanced_accuracy'):.2%}",
+        "balanced": f"{median('balanced_accuracy'):.2%}",
         "F1": f"{f1.median:.3f}" if f1 else "-",
-        "training accuracy": f"{cell.median('train_accuracy'):.2%}",
-        "objective": f"{cell.median('objective'):.4f}",
+        "training accuracy": f"{median('train_accuracy'):.2%}",
+        "objective": f"{median('objective'):.4f}",
         "dispersion": f"{dispersion.median:.2g}" if dispersion else "-",
-        "exchanges": f"{cell.median('rounds'):,.0f}",
-        "sent": byte_text(cell.median("bytes_sent")),
-        "control": byte_text(cell.median("control_bytes_sent")),
+        "exchanges": f"{median('rounds'):,.0f}",
+        "sent": byte_text(median("bytes_sent")),
         "peak memory": byte_text(memory.median) if memory else "-",
     }
     if cell.ranks == 1:  # nothing is exchanged
-        exchanged = ("encode s", "wire s", "wait s", "control s", "comm. share", "dispersion", "exchanges", "sent")
-        found |= dict.fromkeys((*exchanged, "control"), "-")
+        exchanged = ("encode s", "wire s", "wait s", "comm. share", "dispersion", "exchanges", "sent")
+        found |= dict.fromkeys(exchanged, "-")
     return found
 
 
@@ -426,12 +402,9 @@ def _per_ranks(one: _Set, pick: Callable[[Cell], Stat | None]) -> list[Mark]:
     """Return one line per number of ranks against the period, with the range over seeds."""
     lines: list[Mark] = []
     for number, ranks in enumerate(one.ranks):
-        points = [(cell, stat) for cell in one.parallel(ranks) if (stat := pick(cell)) is not None]
-        colour, marker, dash = series(number)
+        points = [(cell.every, stat) for cell in one.parallel(ranks) if (stat := pick(cell)) is not None]
         if points:
-            x, y = [cell.every or 1 for cell, _ in points], [stat.median for _, stat in points]
-            ranges = [(stat.low, stat.high) for _, stat in points]
-            lines.append(Line(f"{ranks} processes", x, y, colour, marker, dash, ranges=ranges))
+            lines.append(line_of(f"{ranks} processes", [x for x, _ in points], [y for _, y in points], number))
     return lines
 
 
@@ -511,17 +484,17 @@ def _communication(one: _Set) -> Panel:
 
 def _communication_share(one: _Set) -> Panel:
     marks: list[Mark] = []
-    name = family(one.name)
-    for ranks, dash in ((2, "dashed"), (32, "dotted")) if name else ():
-        seconds = _COMMUNICATION_S[str(name)][ranks]
+    name = next((name for name in _COMMUNICATION_S if one.name.startswith(name)), "")
+    for ranks, dash in (("2", "dashed"), ("32", "dotted")) if name else ():
+        seconds = _COMMUNICATION_S[name][int(ranks)]
         shares = [value / seconds[1] for value in seconds.values()]
-        marks.append(Line(f"published, {ranks} processes", list(seconds), shares, GREY, dash=dash, width=1.4))  # type: ignore[arg-type]
+        style: dict[str, Any] = {"colour": GREY, "width": 1.4}
+        marks.append(line_of(f"published, {ranks} processes", list(seconds), shares, marker="", dash=dash, **style))
     for number, ranks in enumerate(one.ranks):
         cells = one.parallel(ranks)
         if cells and cells[0].every == 1 and (before := cells[0].median("communication_s")) > 0:
-            shares = [cell.median("communication_s") / before for cell in cells]
-            colour, marker, _ = series(number)
-            marks.append(Line(f"{ranks} processes", [cell.every or 1 for cell in cells], shares, colour, marker))
+            x, shares = [cell.every for cell in cells], [cell.median("communication_s") / before for cell in cells]
+            marks.append(line_of(f"{ranks} processes", x, shares, number, dash="solid"))
     marks.append(Level(1 - _REDUCTION, "98 % less", VERMILION, "solid"))
     return Panel(f"{one.name}: against every=1", _periods(one), Axis("share of every=1", "log", "%"), marks)
 
@@ -621,11 +594,12 @@ _FIGURES: Final[Sequence[tuple[str, str, str, Sequence[Callable[[_Set], Panel]]]
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     sets = _sets(rows)
-    claims, found = _claims(sets), _against_frequent(sets)
+    claims = _claims(sets)
+    answer, highlights = _answer(_gains(sets), claims)
     note = "commonest label: test accuracy of always predicting it; best possible: of a generated set, from its noise."
     columns = ("train_s", "communication_s", "test_accuracy", "balanced_accuracy", "majority_accuracy", "objective")
     return {
-        "answer": _answer(found, claims),
+        "answer": answer,
         "ran": [
             (
                 "Grid",
@@ -637,10 +611,8 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
                 f"{'with' if study.fit_intercept else 'no'} intercept, {study.dtype}, {study.partition} partition",
             ),
         ],
-        "highlights": _highlights(found, claims),
-        "data": [
-            data_table(rows, "features", "non-zero", "commonest label", "best possible", note=note),
-        ],
+        "highlights": highlights,
+        "data": [data_table(rows, "features", "non-zero", "commonest label", "best possible", note=note)],
         "claims": claims,
         "source": (
             f"{SOURCES['msf'].reference}: linear SVM on 2 to 32 MPI processes. Each claim is recomputed at the "
@@ -665,7 +637,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _against_frequent(sets: Sequence[_Set]) -> Mapping[str, Any] | None:
+def _gains(sets: Sequence[_Set]) -> Mapping[str, Any] | None:
     """Return falls of communication, gains over every=1, best gains over the sequential run, accuracies, and ranks."""
     found: dict[str, Any] = {"falls": [], "gains": [], "best": [], "changes": []}
     for one in sets:
@@ -683,31 +655,27 @@ def _against_frequent(sets: Sequence[_Set]) -> Mapping[str, Any] | None:
     return found if "ranks" in found else None
 
 
-def _answer(found: Mapping[str, Any] | None, claims: Sequence[Claim]) -> str:
-    count = f"{tally(claims)} published claims hold here."
-    unknown = sum(claim.undecided for claim in claims)
+def _answer(found: Mapping[str, Any] | None, claims: Sequence[Claim]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the answer of the study, and its highlights."""
+    count, unknown = f"{tally(claims)} published claims hold here.", sum(claim.undecided for claim in claims)
     if unknown:
         count += f" {unknown} undecided."
+    held = (tally(claims), "published claims hold here")
     if found is None:
-        return f"This study did not run both every=1 and every={_RARE} on two or more processes. {count}"
-    return (
+        return f"This study did not run both every=1 and every={_RARE} on two or more processes. {count}", [held]
+    falls, gains = span_of(found["falls"], "{:.1%}"), span_of(found["gains"], "{:.0f}")
+    best, changes = span_of(found["best"], "{:.2g}"), span_of(found["changes"], "{:+.2f}")
+    answer = (
         f"On {found['ranks']} processes, synchronising every {_RARE} samples instead of every sample cut communication "
-        f"by {span_of(found['falls'], '{:.1%}')} and made training {span_of(found['gains'], '{:.0f}')} times as fast, "
-        f"with test accuracy {span_of(found['changes'], '{:+.2f}')} points from the sequential run. At its best period "
-        f"it was {span_of(found['best'], '{:.2g}')} times as fast as the sequential run. {count}"
+        f"by {falls} and made training {gains} times as fast, with test accuracy {changes} points from the sequential "
+        f"run. At its best period it was {best} times as fast as the sequential run. {count}"
     )
-
-
-def _highlights(found: Mapping[str, Any] | None, claims: Sequence[Claim]) -> list[tuple[str, str]]:
-    count = (tally(claims), "published claims hold here")
-    if found is None:
-        return [count]
-    return [
-        (span_of(found["falls"], "{:.1%}"), f"less communication at every={_RARE} than at every=1"),
-        (span_of(found["gains"], "{:.0f}") + "x", "as fast as synchronising every sample"),
-        (span_of(found["best"], "{:.2g}") + "x", "as fast as the sequential run, at the best period"),
-        (span_of(found["changes"], "{:+.2f}"), "points of test accuracy against the sequential run"),
-        count,
+    return answer, [
+        (falls, f"less communication at every={_RARE} than at every=1"),
+        (f"{gains}x", "as fast as synchronising every sample"),
+        (f"{best}x", "as fast as the sequential run, at the best period"),
+        (changes, "points of test accuracy against the sequential run"),
+        held,
     ]
 
 

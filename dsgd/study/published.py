@@ -1,8 +1,19 @@
-"""What sources publish of their methods: every statement once, with its figure, its place and its tolerance.
+"""What sources publish of their methods, and the verdict on it: holds, exceeds, fails, undecided, or no claim.
 
-`published.toml` has the statements of each source and tables of published figures, `published.bib` the publications.
-Whoever measures a statement, a study or `dsgd.study.claims`, makes a `dsgd.report.Claim` of it here: verdict and words
-are the same wherever it is shown.
+`published.toml` has the statements of each source, every statement once with its figure, its place and its tolerance,
+and tables of published figures; `published.bib` the publications. Whoever measures a statement, a study or
+`dsgd.study.claims`, makes a `dsgd.report.Claim` of it here: verdict and words are the same wherever it is shown.
+
+Problem: a figure on the right side of a margin says little if the next run may lie on the other side.
+
+Every measured figure has a 95 % interval over the seeds or repetitions that both sides of a comparison share: Student's
+t of the paired differences, or of the logarithms of the paired ratios. Few repetitions make it wide, and one run has
+none. Computed figures, such as counts of bytes, are points. A resampled median would be narrower: of three runs it
+covers three cases in four.
+
+The verdict is that of the whole interval. It *holds* inside the published range, *exceeds* above it and *fails* below
+it; an interval that crosses a margin is *undecided*, and so are seconds of a machine that was busy with other work. A
+model that is no better than always predicting the commonest label makes no claim.
 """
 
 from __future__ import annotations
@@ -14,10 +25,107 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from dsgd.report import Claim, Publication
-from dsgd.study.verdict import Interval, Margin
+import numpy as np
+from scipy.special import stdtrit
+
+from dsgd.report import Claim, Publication, is_busy
+
+_SHARE: Final = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure with its confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+    n: int = 0
+
+    def mapped(self, change: Callable[[float], float]) -> Interval:
+        """Return the figure after a monotonic change."""
+        ends = sorted((change(self.low), change(self.high)))
+        return Interval(change(self.estimate), ends[0], ends[1], self.n)
+
+    def text(self, form: Callable[[float], str]) -> str:
+        """Return the figure with its interval, ``4.6x (4.1x to 5.2x)``."""
+        if self.n < 2 or form(self.low) == form(self.high):
+            return form(self.estimate)
+        return f"{form(self.estimate)} ({form(self.low)} to {form(self.high)})"
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The range of figures in which a claim holds."""
+
+    least: float = -math.inf
+    published: float = math.inf
+    most: float = math.inf
+
+    def verdict(self, found: Interval) -> str:
+        """Return ``"holds"``, ``"exceeds"``, ``"fails"`` or ``"undecided"``."""
+        if found.n == 1:
+            return "undecided"
+        if found.high < self.least or found.low > self.most:
+            return "fails"
+        if found.low < self.least or found.high > self.most:
+            return "undecided"
+        if found.low > self.published:
+            return "exceeds"
+        return "holds" if found.high <= self.published else "undecided"
+
+
+def exact(value: float) -> Interval:
+    """Return a figure that is the same in every run, such as a count."""
+    return Interval(value, value, value)
+
+
+def average(found: Mapping[Any, float]) -> Interval | None:
+    """Return the mean of a figure over its repetitions; None if there are none."""
+    return _mean(list(found.values()))
+
+
+def difference(ours: Mapping[Any, float], other: Mapping[Any, float]) -> Interval | None:
+    """Return a figure minus another over their common repetitions; None if they share none."""
+    return _mean([ours[run] - other[run] for run in ours if run in other])
+
+
+def ratio(above: Mapping[Any, float], below: Mapping[Any, float]) -> Interval | None:
+    """Return the ratio of two figures over the common repetitions in which both are positive and finite."""
+    pairs = [(above[run], below[run]) for run in above if run in below]
+    logs = [math.log(ours / other) for ours, other in pairs if 0 < ours < math.inf and 0 < other < math.inf]
+    found = _mean(logs)
+    return None if found is None else found.mapped(_exp)
+
+
+def largest(found: Iterable[Interval]) -> Interval:
+    """Return the largest of several figures: it is above each of their lower ends, and below the highest upper end."""
+    figures = list(found)
+    estimate, low, high = (max(getattr(one, name) for one in figures) for name in ("estimate", "low", "high"))
+    return Interval(estimate, low, high, max(one.n for one in figures))
+
+
+def were_busy(rows: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the machine was busy with other work while it made rows whose seconds count."""
+    return rows[-1].get("cluster", "local") == "local" and is_busy(rows)
+
+
+def _mean(values: Sequence[float]) -> Interval | None:
+    n = len(values)
+    if not n:
+        return None
+    mean = float(np.mean(values))
+    if n == 1:
+        return Interval(mean, -math.inf, math.inf, 1)
+    half = float(stdtrit(n - 1, 0.5 + _SHARE / 2) * np.std(values, ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0))
+
 
 _BUSY: Final = "The machine was busy with other work, so its seconds decide nothing."
 _ONCE: Final = "One run: nothing is known of the noise between runs."
@@ -92,10 +200,12 @@ class Statement:
     tolerance: str = ""
 
     def judged(
-        self, data: str, found: Interval, note: str = "", *, trivial: bool = False, busy: bool = False,
+        self, data: str, found: Interval | None, note: str = "", *, trivial: bool = False, busy: bool = False,
         baseline: str = "",
     ) -> Claim:  # fmt: skip
-        """Return the claim with the verdict of an interval."""
+        """Return the claim with the verdict of an interval; of none it is not run, and the note says why."""
+        if found is None:
+            return self.not_run(data, note)
         verdict = "undecided" if busy and found.n else self.margin.verdict(found)
         if verdict == "undecided":
             note = f"{note} {_BUSY if busy else _ONCE if found.n == 1 else _CROSSES}".lstrip()
@@ -152,13 +262,16 @@ def _read_source(key: str, table: Mapping[str, Any], publications: Mapping[str, 
 
 _HERE: Final = Path(__file__)
 _TABLES: Final = tomllib.loads(_HERE.with_suffix(".toml").read_text(encoding="utf-8"))
+
 #: Tables of published figures, by source.
 FIGURES: Final[Mapping[str, Any]] = MappingProxyType(_TABLES.pop("data"))
 _PUBLICATIONS: Final = _read_publications(_HERE.with_suffix(".bib").read_text(encoding="utf-8"))
+
 #: All statements by their key, source by source.
 STATEMENTS: Final[Mapping[str, Statement]] = MappingProxyType(
     {one.key: one for key, table in _TABLES.items() for one in _read_source(key, table, _PUBLICATIONS)}
 )
+
 #: All sources by their key.
 SOURCES: Final[Mapping[str, Source]] = MappingProxyType({one.source.key: one.source for one in STATEMENTS.values()})
 
@@ -177,3 +290,45 @@ def sources_of(methods: Iterable[str]) -> list[Source]:
 def citations(sources: Iterable[Source]) -> list[str]:
     """Return the BibTeX entries of some sources, each once."""
     return list(dict.fromkeys(entry for source in sources for entry in source.bibtex))
+
+
+#: Is told how far a measure is.
+Say: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is run for some statements.
+
+    Parameters
+    ----------
+    name : str
+        What it is called, and the folder of its rows.
+    statements : sequence of Statement
+        What it decides.
+    what : str
+        What is run, in a sentence or two.
+    run : callable
+        Takes a folder for rows, in which an interrupted measure goes on, and whom to tell of its progress; returns a
+        claim or more for each statement.
+    needs : str, default ""
+        What statements that it returns no claim for would need.
+    timed : bool, default False
+        Whether seconds of this machine decide; other measures have the same outcome in every run.
+    """
+
+    name: str
+    statements: Sequence[Statement]
+    what: str
+    run: Callable[[Path, Say], list[Claim]]
+    needs: str = ""
+    timed: bool = False
+
+    def claims(self, out: Path, say: Say) -> list[Claim]:
+        """Return the claims of all statements, in their order; those that nothing was measured for are not run."""
+        found = self.run(out, say)
+        claims = []
+        for statement in self.statements:
+            own = [claim for claim in found if claim.key == statement.key]
+            claims += own or [statement.not_run("-", self.needs)]
+        return claims

@@ -7,10 +7,11 @@ wires. The published points are in ``published.toml``. The same can be said of a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from dsgd.collectives.cost import Link
 from dsgd.errors import InvalidParameterError
 from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
 from dsgd.report.tables import Claim, Table, byte_text, figure_text
@@ -36,20 +37,9 @@ from dsgd.sim.scaling import (
 )
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.study import Option, Study
-from dsgd.study.published import FIGURES, STATEMENTS, Statement
-from dsgd.study.verdict import exact
+from dsgd.study.published import FIGURES, STATEMENTS, Statement, exact
 
-__all__ = [
-    "PUBLISHED",
-    "STUDY",
-    "VARIATIONS",
-    "Predicted",
-    "PublishedPoint",
-    "layers_table",
-    "node_counts",
-    "predict_point",
-    "vary",
-]
+__all__ = ["STUDY"]
 
 # -- points -------------------------------------------------------------------------------------------------------
 
@@ -131,29 +121,19 @@ class Predicted:
         return self.data.speedup <= self.point.speedup <= self.hybrid.speedup
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Speed-ups of one way of sharing."""
-
-    sharing: Sharing
-    points: Sequence[ScalingPoint]
-
-
 def predict_point(point: PublishedPoint) -> Predicted:
     """Return the prediction for a published point."""
-    settings = point.layers, [point.nodes], point.batch, point.machine, point.wire
-    data, hybrid = (speedup_curve(*settings, sharing=sharing)[0] for sharing in ("data", "hybrid"))
+    found = _curves(point.layers, [point.nodes], point.batch, point.machine, point.wire)
     alone = predict_step(point.layers, 1, point.batch, point.machine, point.wire)
-    return Predicted(point, alone.seconds, data, hybrid)
+    return Predicted(point, alone.seconds, found["data"][0], found["hybrid"][0])
 
 
-def _curves(layers: Sequence[Layer], nodes: Sequence[int], batch: int, node: Node, network: Network) -> list[Curve]:
+def _curves(
+    layers: Sequence[Layer], nodes: Sequence[int], batch: int, node: Node, network: Network
+) -> dict[Sharing, Sequence[ScalingPoint]]:
     """Return the speed-up against nodes, data parallel and hybrid."""
-    settings = layers, nodes, batch, node, network
-    return [
-        Curve("data", speedup_curve(*settings, sharing="data")),
-        Curve("hybrid", speedup_curve(*settings, sharing="hybrid")),
-    ]
+    ways: tuple[Sharing, ...] = ("data", "hybrid")
+    return {way: speedup_curve(layers, nodes, batch, node, network, sharing=way) for way in ways}
 
 
 def node_counts(most: int) -> list[int]:
@@ -172,27 +152,21 @@ def vary(point: PublishedPoint) -> list[float]:
     node, wire = point.machine, point.wire
     link = wire.between
     fast = replace(
-        node,
-        flop_per_s=2 * node.flop_per_s,
-        memory_bytes_per_s=2 * node.memory_bytes_per_s,
-        layer_s=node.layer_s / 2,
+        node, flop_per_s=2 * node.flop_per_s, memory_bytes_per_s=2 * node.memory_bytes_per_s, layer_s=node.layer_s / 2
     )
     cases = (
         (node, wire, True),
         (node, replace(wire, between=replace(link, byte_s=2 * link.byte_s)), True),
-        (
-            node,
-            replace(wire, between=replace(link, overhead_s=10 * link.overhead_s, latency_s=10 * link.latency_s)),
-            True,
-        ),
+        (node, replace(wire, between=Link(link.byte_s, 10 * link.overhead_s, 10 * link.latency_s)), True),
         (fast, wire, True),
         (node, wire, False),
     )
     found = []
     for machine, network, overlaps in cases:
-        sizes = (1, point.nodes)
-        steps = [predict_step(point.layers, n, point.batch, machine, network, overlaps=overlaps) for n in sizes]
-        found.append(steps[0].seconds / steps[1].seconds)
+        alone, together = (
+            predict_step(point.layers, n, point.batch, machine, network, overlaps=overlaps) for n in (1, point.nodes)
+        )
+        found.append(alone.seconds / together.seconds)
     return found
 
 
@@ -271,7 +245,7 @@ def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, ne
     return Table.of(f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, n_text=2)
 
 
-def _curve_table(found: Sequence[Curve], title: str) -> Table:
+def _curve_table(found: Mapping[Sharing, Sequence[ScalingPoint]], title: str) -> Table:
     """Return speed-up, efficiency and waiting time, one row per number of nodes."""
     columns: dict[str, Callable[[tuple[ScalingPoint, ScalingPoint]], str]] = {
         "nodes": lambda pair: str(pair[0].nodes),
@@ -282,8 +256,7 @@ def _curve_table(found: Sequence[Curve], title: str) -> Table:
         "waited ms": lambda pair: f"{1e3 * pair[1].step.exposed_s:.3g}",
         "sent / node": lambda pair: byte_text(pair[1].step.n_bytes),
     }
-    data, hybrid = (curve.points for curve in found)
-    pairs = zip(data, hybrid, strict=True)
+    pairs = zip(*found.values(), strict=True)
     return Table.of(title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.")
 
 
@@ -341,19 +314,19 @@ def _speedup_figure(predicted: Sequence[Predicted]) -> Figure:
     return Figure("speedup", "Predicted and published speed-up", caption, panels)
 
 
-def _own_figure(found: Sequence[Curve], title: str) -> Figure:
+def _own_figure(found: Mapping[Sharing, Sequence[ScalingPoint]], title: str) -> Figure:
     """Return predicted speed-up against nodes of the network of this title, data parallel and hybrid."""
-    nodes = [point.nodes for point in found[0].points]
+    nodes = [point.nodes for point in found["data"]]
     panel = _speedup_panel(title, nodes, _curve_lines(found))
     return Figure("own-speedup", f"Predicted speed-up: {title}", "Of a step on a fixed batch.", [panel], columns=1)
 
 
-def _curve_lines(found: Sequence[Curve]) -> list[Line]:
+def _curve_lines(found: Mapping[Sharing, Sequence[ScalingPoint]]) -> list[Line]:
     lines = []
-    for curve in found:
-        label, colour, marker = _STYLES[curve.sharing]
-        names = [f"{label}, {point.nodes} nodes, waits {point.step.exposed_s:.3g} s" for point in curve.points]
-        x, y = [point.nodes for point in curve.points], [point.speedup for point in curve.points]
+    for way, points in found.items():
+        label, colour, marker = _STYLES[way]
+        names = [f"{label}, {point.nodes} nodes, waits {point.step.exposed_s:.3g} s" for point in points]
+        x, y = [point.nodes for point in points], [point.speedup for point in points]
         lines.append(Line(label, x, y, colour, marker, names=names))
     return lines
 
@@ -372,19 +345,9 @@ def _ratio_figure(points: Sequence[PublishedPoint]) -> Figure:
         ratios = [flop_per_byte(layer, point.batch / point.nodes) for layer in layers]
         at = list(range(len(layers)))
         balance = node_balance(point.machine, point.wire.between)
-        marks: list[Mark] = [
-            Level(balance, "balance of the machine"),
-            Line(
-                "layer, shared by samples",
-                at,
-                ratios,
-                BLUE,
-                "circle",
-                width=0,
-                size=9,
-                names=[layer.name for layer in layers],
-            ),
-        ]
+        names, style = [layer.name for layer in layers], {"width": 0.0, "size": 9.0}
+        dots = Line("layer, shared by samples", at, ratios, BLUE, "circle", names=names, **style)  # type: ignore[arg-type]
+        marks: list[Mark] = [Level(balance, "balance of the machine"), dots]
         x = Axis("", ticks={place: layer.name.replace("conv", "c") for place, layer in enumerate(layers)}, grid=False)
         panels.append(Panel(point.name, x, Axis("FLOP / byte", "log"), marks))
     caption = (
@@ -394,12 +357,14 @@ def _ratio_figure(points: Sequence[PublishedPoint]) -> Figure:
     return Figure("ratio", "Compute to communication, layer by layer", caption, panels)
 
 
-def _groups_figure(cases: Sequence[tuple[str, Layer, int, int]]) -> Figure:
-    """Return bytes per node against groups, a panel per title, layer, nodes and samples of a step over all of them."""
+def _groups_figure(cases: Sequence[tuple[PublishedPoint, int]]) -> Figure:
+    """Return bytes per node against groups, a panel per point and number of a layer."""
     panels = []
-    for title, layer, nodes, batch in cases:
+    for point, number in cases:
+        layer, nodes = point.layers[number], point.nodes
+        title = f"{point.model}, {layer.name}, {nodes} nodes"
         groups = [g for g in range(1, nodes + 1) if nodes % g == 0]
-        sent = [shared_bytes(layer, nodes, g, batch) for g in groups]
+        sent = [shared_bytes(layer, nodes, g, point.batch) for g in groups]
         best = min(range(len(groups)), key=lambda k: (sent[k], -groups[k]))
         marks = [
             Line("bytes a node sends", groups, sent, BLUE, "circle"),
@@ -437,17 +402,10 @@ def _timeline(title: str, step: Step) -> Panel:
     for what, label, level, colour in rows:
         spans = [span for span in step.spans if span.what == what]
         if spans:
-            marks.append(
-                Bars(
-                    label,
-                    [1e3 * span.begin_s for span in spans],
-                    [1e3 * span.end_s for span in spans],
-                    [level - 0.35] * len(spans),
-                    [level + 0.35] * len(spans),
-                    colour,
-                    names=[f"{label}: {span.layers}, {1e3 * (span.end_s - span.begin_s):.3g} ms" for span in spans],
-                )
-            )
+            left, right = [1e3 * span.begin_s for span in spans], [1e3 * span.end_s for span in spans]
+            sides = [level - 0.35] * len(spans), [level + 0.35] * len(spans)
+            names = [f"{label}: {span.layers}, {1e3 * (span.end_s - span.begin_s):.3g} ms" for span in spans]
+            marks.append(Bars(label, left, right, *sides, colour, names=names))
     y = Axis("", low=-0.6, high=1.6, ticks={0.0: "wire", 1.0: "compute"}, grid=False)
     return Panel(title, Axis("ms", low=0.0), y, marks)
 
@@ -514,23 +472,12 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             _speedup_figure(predicted),
             _step_figure(first.layers, first.nodes, first.batch, first.machine, first.wire, first.name),
             _ratio_figure([points[0], points[2], points[4]]),
-            _groups_figure(
-                [
-                    (f"{point.model}, {layer.name}, {point.nodes} nodes", layer, point.nodes, point.batch)
-                    for point, layer in (
-                        (points[0], points[0].layers[-3]),
-                        (points[2], points[2].layers[-3]),
-                        (points[3], points[3].layers[3]),
-                    )
-                ]
-            ),
+            _groups_figure([(points[0], -3), (points[2], -3), (points[3], 3)]),
         ],
         "tables": [*tables, _points_table(predicted), _assumptions_table(predicted), _variations_table(predicted)],
         "details": [
-            layers_table(
-                point.layers, point.nodes, point.batch, point.machine, point.wire, f"{point.model}, {point.network}"
-            )
-            for point in points
+            layers_table(one.layers, one.nodes, one.batch, one.machine, one.wire, f"{one.model}, {one.network}")
+            for one in points
         ],
         "rows": columns,
         "facts": {"points": columns},

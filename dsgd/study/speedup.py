@@ -19,36 +19,19 @@ from sklearn.linear_model import SGDClassifier as Peer
 
 from dsgd.datasets import TWINS
 from dsgd.estimators import SGDClassifier
-from dsgd.report import (
-    Axis,
-    Bars,
-    Claim,
-    Figure,
-    Level,
-    Line,
-    Panel,
-    Table,
-    Words,
-    byte_text,
-    figure_text,
-    series,
-    span_of,
-)
+from dsgd.report import Axis, Bars, Claim, Figure, Level, Line, Panel, Table, Words, byte_text, figure_text, span_of
 from dsgd.report.theme import ORANGE
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of
-from dsgd.study.frame.data import DataSource, StudyData, place
-from dsgd.study.frame.measure import score
-from dsgd.study.frame.report import data_table, joined
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
+from dsgd.study.frame.data import DataSource, StudyData, place, score
+from dsgd.study.frame.report import data_table, joined, line_of
+from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS
-from dsgd.study.verdict import ratio, were_busy
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["STUDY", "rows_there"]
+__all__ = ["STUDY"]
 
 _PEER, _ONE = ("scikit-learn", 1), ("threads", 1)
 #: Where a model is trained. Workers have their rows before the fit begins, unless they are sent.
@@ -176,13 +159,12 @@ def _judge(one: _Set, key: str, other: tuple[str, int]) -> Claim:
     ours, theirs = one.soonest(way) if way else None, one.soonest(other)
     if way is None or ours is None or theirs is None:
         return statement.not_run(one.name, f"Not both reached {one.target:.2%}: train for more epochs.")
-    found = ratio(theirs.column("fit_s"), ours.column("fit_s"))
-    assert found is not None  # seeds are run in their order, so that both have the first
+    found = theirs.over(ours, "fit_s")
     note = (
         f"{_name(other)} {figure_text(theirs.median('fit_s'))} s ({theirs.epochs} epochs), {_name(way)} "
         f"{figure_text(ours.median('fit_s'))} s ({ours.epochs} epochs), whole fits."
     )
-    busy = were_busy([*ours.rows, *theirs.rows])
+    busy = any_busy(ours, theirs)
     return statement.judged(one.name, found, note, trivial=one.target <= one.majority, busy=busy, baseline="1x")
 
 
@@ -287,15 +269,10 @@ def _curves(one: _Set, ways: Sequence[tuple[str, int]]) -> Panel:
     marks: list[Line | Level] = [Level(one.target, "target", ORANGE)]
     for number, way in enumerate(ways):
         cells = one.ways.get(way, [])
-        colour, marker, dash = series(number)
         ends = [stat for cell in cells if (stat := cell.stat("fit_s"))]
-        marks.append(
-            Line(
-                _name(way), [stat.median for stat in ends], [cell.median("test_accuracy") for cell in cells], colour,
-                marker, dash, ranges=[(stat.low, stat.high) for stat in ends], ranges_along="x",
-                names=[f"{_name(way)}, {cell.epochs} epochs" for cell in cells],
-            )
-        )  # fmt: skip
+        x, y = [stat.median for stat in ends], [cell.median("test_accuracy") for cell in cells]
+        ranges, names = [(s.low, s.high) for s in ends], [f"{_name(way)}, {cell.epochs} epochs" for cell in cells]
+        marks.append(line_of(_name(way), x, y, number, ranges=ranges, ranges_along="x", names=names))
     return Panel(one.name, Axis("time of a fit", "log", "s"), Axis("test accuracy", unit="%"), marks)
 
 

@@ -14,32 +14,36 @@ from typing import Any, Final
 from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.estimators import SGDClassifier
 from dsgd.kernels import SCHEDULES
-from dsgd.report import Axis, Claim, Figure, Level, Line, Mark, Panel, byte_text, seconds_text, series
+from dsgd.report import Axis, Claim, Figure, Level, Mark, Panel
 from dsgd.report.theme import GREY, ORANGE, TEXT
 from dsgd.sim import SimulatedCluster
 from dsgd.sim.network import stragglers_for
-from dsgd.study.comparison.figures import front_figure
-from dsgd.study.comparison.methods import FAMILIES, SEQUENTIAL, check_shared_memory
-from dsgd.study.comparison.summary import StrategyCell, StrategyGang, gang_of, strategy_answer, strategy_table
-from dsgd.study.comparison.training import DivergedError, Held, looks, train_curve
+from dsgd.study.comparison.result import (
+    StrategyGang,
+    curve_line,
+    front_figure,
+    gang_of,
+    strategy_answer,
+    strategy_table,
+)
+from dsgd.study.comparison.runs import (
+    FAMILIES,
+    SEQUENTIAL,
+    DivergedError,
+    Held,
+    check_shared_memory,
+    looks,
+    train_curve,
+)
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import cells_of
 from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.report import data_table, gang_text, joined, where
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS
-from dsgd.study.verdict import difference, exact
-from dsgd.sync import (
-    STRATEGIES,
-    AbstractStrategy,
-    BackupWorkers,
-    MinibatchSGD,
-    StalenessAware,
-    resolve,
-)
+from dsgd.study.frame.rows import Row, Run, cells_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
+from dsgd.study.published import STATEMENTS, exact
+from dsgd.sync import STRATEGIES, AbstractStrategy, BackupWorkers, MinibatchSGD, StalenessAware, resolve
 
-__all__ = ["STUDY", "chosen", "rate_of"]
+__all__ = ["STUDY"]
 
 # Steps of these are taken with the mean of many gradients, or at a share of the rate: they need a larger rate.
 _MEANS: Final = (MinibatchSGD, StalenessAware, BackupWorkers)
@@ -151,8 +155,7 @@ def _claims(gang: StrategyGang, excess: float) -> list[Claim]:
     far = [f"{cell.name} ({100 * gang.behind(cell):+.1f})" for cell in gang.cells if gang.behind(cell) < -_CLOSE]
     note = f"More than a point below: {', '.join(far)}." if far else "Of the strategies that were run."
     behind = gang.sequential.median("majority_accuracy") - gang.sequential.median("test_accuracy")
-    distance = difference(lowest.column("test_accuracy"), gang.sequential.column("test_accuracy"))
-    assert distance is not None  # seeds are run in their order, so that both have the first
+    distance = lowest.minus(gang.sequential, "test_accuracy")
     commonest = f"{accuracy.form(behind)}: commonest label"
     accurate = accuracy.judged(gang.name, distance, note, trivial=gang.is_trivial, baseline=commonest)
     late = [cell.name for cell in gang.cells if cell.name not in gang.reached(excess)]
@@ -188,7 +191,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
                 f"{study.dtype}, {study.partition} partition; looked at after {joined(looks(study.epochs))} epochs",
             ),
         ],
-        "highlights": _highlights(gangs[0], excess) if len(gangs) == 1 else (),
+        "highlights": gangs[0].highlights(excess, "strategies") if len(gangs) == 1 else (),
         "doubts": [mixed] if len({row["schedule"] for row in rows}) > 1 else [],
         "data": [
             data_table(
@@ -220,17 +223,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _highlights(gang: StrategyGang, excess: float) -> list[tuple[str, str]]:
-    reached = gang.reached(excess)
-    found = [(f"{len(reached)} of {len(gang.cells)}", "strategies reach the target")]
-    if reached:
-        soonest = min(reached, key=lambda name: reached[name]["seconds"])
-        fewest = min(reached, key=lambda name: reached[name]["bytes_sent"])
-        found.append((seconds_text(reached[soonest]["seconds"]), f"to the target, soonest: {soonest}"))
-        found.append((byte_text(reached[fewest]["bytes_sent"]), f"to the target, fewest: {fewest}"))
-    return found
-
-
 def _curves(gang: StrategyGang, excess: float, tail: str) -> list[Figure]:
     """Return objective against seconds and bytes; `tail` ends their names, where there are several gangs."""
     families = [name for name in FAMILIES if any(cell.family == name for cell in gang.cells)]
@@ -250,27 +242,21 @@ def _curves(gang: StrategyGang, excess: float, tail: str) -> list[Figure]:
 
 def _family(gang: StrategyGang, family: str, against: str, excess: float) -> Panel:
     """Return the strategies of a family, with those of the others pale behind."""
+    pale: dict[str, Any] = {"marker": "", "dash": "solid", "ranges": (), "width": 0.5, "pale": True, "colour": GREY}
     marks: list[Mark] = [
-        Line("", *_points(cell, against), GREY, width=0.5, pale=True) for cell in gang.cells if cell.family != family
+        replace(curve_line(cell, against, **pale), label="") for cell in gang.cells if cell.family != family
     ]
     if against == "seconds":
-        marks.append(Line("sequential", *_points(gang.sequential, against), TEXT, dash="dotted", width=1.6))
+        marks.append(curve_line(gang.sequential, against, colour=TEXT, marker="", dash="dotted", ranges=()))
     for number, cell in enumerate(cell for cell in gang.cells if cell.family == family):
-        colour, marker, dash = series(number)
-        marks.append(Line(cell.name, *_points(cell, against), colour, marker, dash, 1.6, 5.5))
+        marks.append(curve_line(cell, against, number, size=5.5, ranges=()))
+    x = Axis("time", "log", "s") if against == "seconds" else Axis("sent by all ranks", "log", "B")
     target, last = gang.target(excess), gang.sequential.median("objective")
     marks.append(Level(target, "target", ORANGE))
-    values = [point["objective"] for cell in gang.cells for point in cell.curve()]
+    values = [at.median for cell in gang.cells for at in cell.along("objective")]
     low, high = min([last, *values]), min(max([target, *values]), _HIGHEST * last)
     room = 0.05 * (high - low)
-    x = Axis("time", "log", "s") if against == "seconds" else Axis("sent by all ranks", "log", "B")
     return Panel(family, x, Axis("training objective", low=low - room, high=high + room), marks)
-
-
-def _points(cell: StrategyCell, against: str) -> tuple[list[float], list[float]]:
-    # A curve without bytes cannot be drawn on a logarithmic axis.
-    curve = [point for point in cell.curve() if point[against] > 0.0]
-    return [point[against] for point in curve], [point["objective"] for point in curve]
 
 
 #: The study. It includes the run of one rank always, the baseline of the others.

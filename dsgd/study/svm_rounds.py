@@ -67,9 +67,8 @@ from dsgd.report import Claim
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.report import time_text
-from dsgd.study.published import STATEMENTS
+from dsgd.study.published import STATEMENTS, exact, ratio
 from dsgd.study.svm_problems import Problem, load_problem
-from dsgd.study.verdict import exact, ratio
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import AMOUNTS, PHASES, Work, resolve_elimination
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise

@@ -23,14 +23,11 @@ from dsgd.ledger import PHASES
 from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_text, period_axis, series
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of
-from dsgd.study.frame.data import DataSource, place
-from dsgd.study.frame.measure import objective, score
+from dsgd.study.frame.data import DataSource, objective, place, score
 from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import STATEMENTS
-from dsgd.study.verdict import Interval, difference, ratio, were_busy
+from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of, one_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study
+from dsgd.study.published import STATEMENTS, Interval, ratio, were_busy
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
 from dsgd.sync.adaptive import (
     QSR,
@@ -44,7 +41,7 @@ from dsgd.sync.adaptive import (
     VarianceBand,
 )
 
-__all__ = ["RULES", "STUDY", "epochs_of_points", "regret_table", "seconds_to", "train_by_turns"]
+__all__ = ["STUDY"]
 
 # The default of ``sync="auto"``, and the run of one rank.
 _AUTO, _ALONE = "auto", "sequential"
@@ -100,11 +97,6 @@ def _measure(batch: Batch, runs: list[Run]) -> list[Row]:
         train_by_turns(study, curves, target)
         rows += [described | curve.as_row() for curve in curves]
     return rows
-
-
-def _targets(rows: Sequence[Row]) -> dict[int, float]:
-    """Return from the rows of one rank the objective to reach with each seed: its last one."""
-    return {row["seed"]: float(row["curve"][-1]["objective"]) for row in rows}
 
 
 def epochs_of_points(study: Study) -> list[int]:
@@ -246,7 +238,9 @@ class _Set:
     """The runs on one dataset: fixed periods, rising, and rules."""
 
     def __init__(self, cells: Sequence[_Policy], alone: _Policy) -> None:
-        self.dataset, self.targets = alone.dataset, _targets(alone.rows)
+        self.dataset = alone.dataset
+        # The objective to reach with each seed: the last one of one rank.
+        self.targets = {row["seed"]: float(row["curve"][-1]["objective"]) for row in alone.rows}
         others = [cell for cell in cells if cell is not alone]
         for cell in others:
             cell.targets = self.targets
@@ -315,9 +309,9 @@ def _claims(sets: Sequence[_Set]) -> list[Claim]:
         if regret is None:
             claims.append(time.said(one.dataset, "not reached", "fails", note))
         else:
-            busy, worst = were_busy([*cell.rows, *best.rows]), _worst_period(one)
+            busy, worst = any_busy(cell, best), _worst_period(one)
             claims.append(time.judged(one.dataset, regret, note, busy=busy, baseline=worst))
-        change = difference(cell.column("test_accuracy"), best.column("test_accuracy"))
+        change = cell.minus(best, "test_accuracy")
         if change is None or cell.accuracy is None or best.accuracy is None:
             claims.append(accuracy.said(one.dataset, "not run", "not run", note))
         else:

@@ -23,19 +23,16 @@ import numpy as np
 from dsgd.kernels.importance import FANOUT, sum_levels
 from dsgd.local import SAGA, SGD, SVRG, AbstractReduction, Importance, Objective, Shard, make_shard
 from dsgd.local.objective import n_params
-from dsgd.report import Axis, Claim, Figure, Line, Panel, Table, figure_text, series, span_of
+from dsgd.report import Axis, Claim, Figure, Panel, Table, figure_text, span_of
 from dsgd.study.frame import options
-from dsgd.study.frame.cells import Cell, cells_of, one_of, only
-from dsgd.study.frame.data import DataSource, checksum_of, load_or_keep
-from dsgd.study.frame.missing import MissingData
-from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times
-from dsgd.study.verdict import average, exact, largest, ratio, were_busy
+from dsgd.study.frame.data import DataSource, MissingData, checksum_of, load_or_keep
+from dsgd.study.frame.report import joined, line_of
+from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
+from dsgd.study.frame.study import Batch, Grid, Option, Study
+from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times, average, exact, largest, ratio, were_busy
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["METHODS", "STUDY", "Course", "Problem", "check_claims", "far_targets", "lowest_objective", "one_of_many"]
+__all__ = ["STUDY"]
 
 #: Methods by name: how rows are drawn, or what is remembered of them. None visits each row once an epoch.
 METHODS: Final[Mapping[str, Importance | AbstractReduction | None]] = MappingProxyType(
@@ -251,7 +248,7 @@ def _size(draw: Cell) -> int:
 
 def _over(draw: Cell, other: str) -> float:
     """Return how long a drawn step takes over one of another kind, by the shortest repetitions."""
-    return min(draw.column("drawn_ns", "repeat").values()) / min(draw.column(other, "repeat").values())
+    return min(draw.column("drawn_ns").values()) / min(draw.column(other).values())
 
 
 def _groups(draw: Cell) -> int:
@@ -315,8 +312,7 @@ def _judge_draws(draws: Sequence[Cell]) -> list[Claim]:
     at = next((cell for cell in draws if _size(cell) == 1_000_000), None)
     if at is None:
         return [*claims, statement.not_run(data, "Time steps on 1,000,000 rows.")]
-    found = ratio(at.column("drawn_ns", "repeat"), at.column("uniform_ns", "repeat"))
-    assert found is not None  # both are in every row
+    found = ratio(at.column("drawn_ns"), at.column("uniform_ns"))
     note = f"{as_times(_over(at, 'walk_ns'))} as long as visiting each row once, which reads memory in order."
     return [*claims, statement.judged(data, found, note, busy=were_busy(at.rows))]
 
@@ -436,10 +432,9 @@ def _course_figure(problems: Mapping[str, Sequence[_Course]], along: str) -> Fig
     for name, cells in problems.items():
         lines = []
         for number, cell in enumerate(cells):
-            colour, _, dash = series(number)
-            at = cell.curve()
-            gaps = [max(one["objective"] - cell.minimum, _LEAST) for one in at]
-            lines.append(Line(cell.method, [one[along] for one in at], gaps, colour, dash=dash))
+            gaps = [max(at.median - cell.minimum, _LEAST) for at in cell.along("objective")]
+            x = [at.median for at in cell.along(along)]
+            lines.append(line_of(cell.method, x, gaps, number, marker=""))
         across = Axis("passes" if along == "passes" else "time", "linear" if along == "passes" else "log", unit)
         panels.append(Panel(name, across, Axis("objective - minimum", "log"), lines))
     name = "variance" if along == "passes" else "variance_seconds"
@@ -450,11 +445,11 @@ def _course_figure(problems: Mapping[str, Sequence[_Course]], along: str) -> Fig
 def _draw_figure(draws: Sequence[Cell]) -> Figure:
     caption = "Nanoseconds of a step on rows of 22 float32 numbers, shortest repetitions; the three kinds take turns."
     labels = {"drawn_ns": "drawn by gradients", "uniform_ns": "drawn uniformly", "walk_ns": "each row once"}
-    lines = []
-    for number, (column, label) in enumerate(labels.items()):
-        colour, marker, dash = series(number)
-        lows = [stat.low for cell in draws if (stat := cell.stat(column))]
-        lines.append(Line(label, [float(_size(cell)) for cell in draws], lows, colour, marker, dash))
+    x = [float(_size(cell)) for cell in draws]
+    lines = [
+        line_of(label, x, [stat.low for cell in draws if (stat := cell.stat(column))], number)
+        for number, (column, label) in enumerate(labels.items())
+    ]
     panel = Panel("", Axis("rows", "log"), Axis("time of a step, ns", low=0.0), lines)
     return Figure("draws", "Cost of a draw by the number of rows", caption, [panel], columns=1)
 

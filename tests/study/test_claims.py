@@ -23,16 +23,15 @@ from dsgd.study.claims import (
     claims_of,
     codes,
     overview_table,
+    registry,
     run_claims,
-    runner,
 )
 from dsgd.study.claims.contests import Versus, judge_accuracy, judge_objective, judge_over
 from dsgd.study.claims.fits import fewest
-from dsgd.study.claims.report import verdict_of
-from dsgd.study.comparison.methods import SEQUENTIAL
+from dsgd.study.claims.registry import verdict_of
 from dsgd.study.comparison.result import Comparison
-from dsgd.study.published import SOURCES, STATEMENTS
-from dsgd.study.verdict import Margin
+from dsgd.study.comparison.runs import SEQUENTIAL
+from dsgd.study.published import SOURCES, STATEMENTS, Margin
 from dsgd.sync import adaptive, resolve
 from web_page import check_page
 
@@ -205,7 +204,7 @@ def test_a_statement_that_changes_is_judged_again(monkeypatch: pytest.MonkeyPatc
     harder = replace(STATEMENTS["blink/trees"], margin=Margin(7.0))
     measure = replace(MEASURES["trees"], statements=(harder,))
     monkeypatch.setattr(codes, "STATEMENTS", {**STATEMENTS, "blink/trees": harder})
-    monkeypatch.setattr(runner, "MEASURES", {"trees": measure})
+    monkeypatch.setattr(registry, "MEASURES", {"trees": measure})
     assert next(run_claims(asked, tmp_path))["claims"][0]["holds"] is False
 
 
@@ -240,5 +239,3 @@ def test_the_study_of_the_period_runs_on_simulated_ranks(tmp_path: Path) -> None
     assert [(found["ranks"], found["every"], found["cluster"]) for found in runs[0]] == [
         (1, None, "simulated"), (4, 1, "simulated"), (4, 16, "simulated"),
     ]  # fmt: skip
-    with pytest.raises(InvalidParameterError, match="network"):
-        msf.STUDY.replace(network="carrier pigeon")

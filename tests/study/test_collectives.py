@@ -10,8 +10,7 @@ import pytest
 
 from dsgd.collectives import allreduce_cost, allreduce_seconds, choose_algorithm
 from dsgd.collectives.cost import ALGORITHMS, DEFAULT_LINK
-from dsgd.errors import InvalidParameterError
-from dsgd.report import Line, Page
+from dsgd.report import Line
 from dsgd.study import Study, run_study, study_page
 from dsgd.study.collectives import STUDY
 from dsgd.study.parts import best_part, measure_parts, parts_figure, parts_table
@@ -36,14 +35,9 @@ def rows_of(study: Study, noise: float = 0.0, **slower: float) -> list[dict[str,
     return made_rows(study, found)
 
 
-def page_of(rows: list[dict[str, Any]]) -> Page:
-    """Return the page of some rows."""
-    return study_page(SMALL, rows)
-
-
 def verdicts(rows: list[dict[str, Any]]) -> list[str]:
     """Return the verdicts of some rows."""
-    return [claim.verdict for claim in page_of(rows).claims]
+    return [claim.verdict for claim in study_page(SMALL, rows).claims]
 
 
 def test_rows_have_times_and_the_bytes_of_the_closed_form(tmp_path: Path) -> None:
@@ -58,7 +52,7 @@ def test_rows_have_times_and_the_bytes_of_the_closed_form(tmp_path: Path) -> Non
 
 def test_tables_and_claims_follow_from_rows() -> None:
     """Where times are those of the model it predicts all of them and auto is fastest; where they are not it is said."""
-    page = page_of(rows_of(SMALL))
+    page = study_page(SMALL, rows_of(SMALL))
     assert all(claim.holds for claim in page.claims)
     assert [row[0] for row in page.tables[1].rows] == ["8 B", "64 KiB"]
     assert page.tables[1].rows[0][-1] == "recursive doubling 1.00"
@@ -82,7 +76,7 @@ def test_predictions_of_several_calibrations_vary_as_these_do() -> None:
     """With one calibration the interval is over repetitions, which agree; with three it is over what they predict."""
     rows = rows_of(ONE)
     again = [row | {"latency_s": 2.0 * k, "predicted_s": row["predicted_s"] * k} for k in (1, 2, 4) for row in rows]
-    once, often = (page_of(found).claims[1].interval for found in (rows, again))
+    once, often = (study_page(SMALL, found).claims[1].interval for found in (rows, again))
     assert once == pytest.approx((1.0, 1.0, 1.0))
     assert often is not None
     assert often[0] == pytest.approx(2.0)
@@ -104,10 +98,3 @@ def test_parts_of_a_box_are_counted_once_and_trees_gain_what_links_allow() -> No
     assert (most.n_rings, most.bound) == (0, pytest.approx(3.2))
     assert [row[2:5] for row in parts_table(parts).rows] == [["32", "2", "24"], ["56", "3", "32"]]
     assert sum(len(mark.x) for mark in parts_figure(parts).panels[0].marks if isinstance(mark, Line)) == 5
-
-
-@pytest.mark.parametrize("wrong", [{"wires": ("pigeon",)}, {"algorithms": ("fast",)}, {"ranks": (1,)}, {"sizes": (6,)}])
-def test_what_cannot_be_studied_is_refused(wrong: dict[str, Any]) -> None:
-    """Unknown wires and algorithms, one rank, and lengths that are no whole numbers of elements."""
-    with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
-        STUDY.replace(**wrong)

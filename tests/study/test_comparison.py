@@ -21,7 +21,7 @@ from dsgd.errors import DsgdError, InvalidDataError, InvalidParameterError, Miss
 from dsgd.named import installed
 from dsgd.sim import SimulatedCluster
 from dsgd.study.comparison import Comparison
-from dsgd.study.comparison.problem import Problem
+from dsgd.study.comparison.runs import Problem
 from dsgd.sync import SGP, LocalSGD
 from gang_cluster import start_cluster
 from web_page import check_page
@@ -86,7 +86,7 @@ def test_every_point_is_a_fit_of_its_own(found: Comparison, rows: tuple[np.ndarr
 
 
 def _problem(X: Any, y: Any) -> Any:
-    from dsgd.study.comparison.problem import split_data
+    from dsgd.study.comparison.runs import split_data
 
     return split_data(SGDClassifier(), X, y, 0.25, "shuffled", 3, name="data")
 

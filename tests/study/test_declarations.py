@@ -12,8 +12,8 @@ import pytest
 
 from dsgd.__main__ import main
 from dsgd.cli.study_command import STUDIES
-from dsgd.study import DataSource, read_rows
-from dsgd.study.frame.study import run_study, study_page
+from dsgd.errors import InvalidParameterError
+from dsgd.study import DataSource, Study, read_rows, run_study, study_page
 from dsgd.study.svm_problems import PROBLEMS
 from web_page import check_page
 
@@ -71,6 +71,51 @@ SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
 }  # fmt: skip
 
 
+#: By study: values that it cannot have, and what the error names.
+WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "collectives": [
+        ({"wires": ("pigeon",)}, "wires"), ({"algorithms": ("fast",)}, "algorithms"), ({"ranks": (1,)}, "ranks"),
+        ({"sizes": (6,)}, "sizes"),
+    ],
+    "dnn": [
+        ({"models": ("rnn",)}, "models"), ({"ways": ("pigeon",)}, "ways"), ({"ranks": (1,)}, "ranks"),
+        ({"looks": (4, 1)}, "looks"), ({"momentum": 1.0}, "momentum"), ({"network": "string"}, "network"),
+    ],
+    "elimination": [
+        ({"presets": ("fast",)}, "aggressive"), ({"caches": ("big",)}, "small, fits"), ({"caches": ()}, "caches"),
+        ({"cache_share": 1.0}, "cache_share"), ({"ranks": (0,)}, "ranks"), ({"tol": 0.0}, "tol"),
+        ({"problems": ()}, "problems"), ({"problems": (PROBLEMS["clean"], PROBLEMS["clean"])}, "twice"),
+    ],
+    "gtopk": [
+        ({"tasks": ("rnn",)}, "tasks"), ({"density": 2.0}, "density"), ({"momentum": 1.0}, "momentum"),
+        ({"warm_up": (0.0,)}, "warm_up"), ({"networks": ("x",)}, "networks"), ({"ranks": 12}, "power of two"),
+    ],
+    "msf": [({"network": "carrier pigeon"}, "network"), ({"partition": "sorted"}, "contiguous")],
+    "strategies": [
+        ({"strategies": {}}, "at least one"), ({"strategies": {"sequential": "local"}}, "always runs"),
+        ({"stragglers": "heavy-tail"}, "simulated ranks"), ({"strategies": {"hogwild": "hogwild"}}, "share no memory"),
+    ],
+    "transports": [
+        ({"ways": ()}, "transports"), ({"ways": ("pigeon",)}, "transports"), ({"sizes": (6,)}, "transports"),
+        ({"repeats": 0}, "transports"),
+    ],
+}  # fmt: skip
+
+
+def study_of(name: str) -> Study:
+    """Return the study of a name."""
+    study: Study = import_module(f"dsgd.study.{name}").STUDY
+    return study
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_studied_is_refused(name: str) -> None:
+    """A value out of its domain, and values that do not go together, are refused with the name of the option."""
+    for values, named in WRONG[name]:
+        with pytest.raises(InvalidParameterError, match=named):
+            study_of(name).replace(**values)
+
+
 def test_every_study_has_a_smallest_size() -> None:
     """A study that is declared is run below, but for one that has no runs."""
     assert set(SMALLEST) == set(STUDIES) - {"scaling"}
@@ -84,7 +129,7 @@ def test_a_study_runs_and_resumes(name: str, tmp_path: Path, capsys: pytest.Capt
     if name in ("dnn", "gtopk"):
         pytest.importorskip("torch")
     values, count, command = SMALLEST[name]
-    study = import_module(f"dsgd.study.{name}").STUDY.replace(**values)
+    study = study_of(name).replace(**values)
     assert study.count() == count
     runs = run_study(study, tmp_path)
     begun = [next(runs).row for _ in range(2)]

@@ -13,7 +13,7 @@ from dsgd.local import GradientDescent
 from dsgd.study import DataSource, study_page
 from dsgd.study.agents import GRAPHS, Agents, blocks_of, models_after, one_machine, weights_of
 from dsgd.study.features import STUDY, data_of_machines, run_machines, run_values
-from dsgd.study.frame.missing import MissingData
+from dsgd.study.frame.data import MissingData
 from dsgd.study.frame.study import Batch
 from dsgd.sync import DPSGD
 from reference.decentralised import after, decentralised

@@ -32,7 +32,7 @@ from dsgd.study import (
     run_study,
     study_page,
 )
-from dsgd.study.frame.measure import majority_accuracy, objective, score
+from dsgd.study.frame.data import majority_accuracy, objective, score
 from study_rows import made_rows
 from web_page import check_page
 

@@ -11,8 +11,7 @@ import pytest
 from dsgd.__main__ import main
 from dsgd.datasets import load_or_generate
 from dsgd.study import DataSource, msf, run_study, study_page
-from dsgd.study.frame.data import load_or_keep
-from dsgd.study.frame.missing import MissingData
+from dsgd.study.frame.data import MissingData, load_or_keep
 from dsgd.study.frame.rows import read_rows
 
 

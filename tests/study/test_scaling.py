@@ -10,16 +10,7 @@ from typer.testing import CliRunner
 from dsgd.cli import app
 from dsgd.report import Figure
 from dsgd.study import study_page
-from dsgd.study.scaling import (
-    PUBLISHED,
-    STUDY,
-    VARIATIONS,
-    Predicted,
-    layers_table,
-    node_counts,
-    predict_point,
-    vary,
-)
+from dsgd.study.scaling import PUBLISHED, STUDY, VARIATIONS, Predicted, layers_table, node_counts, predict_point, vary
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from dsgd.__main__ import main
-from dsgd.errors import InvalidParameterError
-from dsgd.report import Page
 from dsgd.study import DataSource, read_rows, run_study, study_page
-from dsgd.study.comparison.methods import FAMILIES, family
-from dsgd.study.comparison.training import looks
+from dsgd.study.comparison.runs import FAMILIES, family, looks
 from dsgd.study.strategies import STUDY, chosen, rate_of
-from dsgd.sync import STRATEGIES, resolve
+from dsgd.sync import STRATEGIES
 from study_rows import made_rows
 
 SMALL = STUDY.replace(
@@ -43,11 +40,6 @@ def rows_of(points: dict[str, tuple[float, int, float]], **about: Any) -> list[d
     return made_rows(study, found, **{"majority_accuracy": 0.8, "cluster": "simulated"} | about)
 
 
-def page_of(rows: list[dict[str, Any]]) -> Page:
-    """Return the page of some rows."""
-    return study_page(SMALL, rows)
-
-
 def test_runs_on_a_virtual_clock_repeat_exactly(tmp_path: Path) -> None:
     """Equal settings give equal seconds, bytes, objectives and accuracies, of asynchronous strategies as well."""
     one = SMALL.replace(strategies={"downpour": "downpour"}, seeds=(0,), stragglers="heavy-tail")
@@ -62,7 +54,7 @@ def test_runs_on_a_virtual_clock_repeat_exactly(tmp_path: Path) -> None:
 def test_target_and_front_follow_from_rows() -> None:
     """A strategy is on the front unless another is as good in both and better in one; who never arrives is not."""
     points = {"quick": (1.0, 900, 0.9), "small": (3.0, 100, 0.9), "worse": (3.0, 900, 0.88), "never": (0.0, 1, 0.9)}
-    page = page_of(rows_of(points))
+    page = study_page(SMALL, rows_of(points))
     table = page.tables[0]
     cells = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
     assert list(cells) == ["sequential", "quick *", "small *", "worse", "never"]
@@ -77,16 +69,16 @@ def test_target_and_front_follow_from_rows() -> None:
 def test_where_nothing_was_learnt_nothing_is_claimed() -> None:
     """Strategies on a set whose sequential run is no better than the commonest label are not judged."""
     rows = rows_of({"quick": (1.0, 900, 0.9)}, majority_accuracy=0.9)
-    assert [claim.verdict for claim in page_of(rows).claims] == ["no claim", "no claim"]
+    assert [claim.verdict for claim in study_page(SMALL, rows).claims] == ["no claim", "no claim"]
     rows = [row for row in rows_of({"quick": (1.0, 900, 0.9)}) if row["seed"] == 0]
-    assert page_of(rows).claims[0].verdict == "undecided"
+    assert study_page(SMALL, rows).claims[0].verdict == "undecided"
 
 
 def test_without_a_sequential_run_there_is_nothing_to_compare() -> None:
     """Rows that lack the sequential run give no table; where none reaches the target, figures have what there is."""
     rows = rows_of({"never": (0.0, 1, 0.9)})
-    assert page_of([row for row in rows if row["ranks"] > 1]).tables == []
-    page = page_of(rows)
+    assert study_page(SMALL, [row for row in rows if row["ranks"] > 1]).tables == []
+    page = study_page(SMALL, rows)
     assert [figure.name for figure in page.figures] == ["pareto", "loss_seconds", "loss_bytes"]
     assert page.render()
 
@@ -142,14 +134,3 @@ def test_bad_input_is_told_what_to_do(
     assert main(["study", "strategies", "--out", str(tmp_path), *options]) == 2
     assert advice in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "rows.jsonl").exists()
-
-
-def test_a_study_of_nothing_is_refused() -> None:
-    """No strategies, one that is called as the sequential run is, shared memory, and stragglers of real workers."""
-    for wrong, match in (
-        ({"strategies": {}}, "at least one"), ({"strategies": {"sequential": "local"}}, "always runs"),
-        ({"network": None, "stragglers": "heavy-tail"}, "simulated ranks"),
-        ({"strategies": {"hogwild": resolve("hogwild")}}, "share no memory"),
-    ):  # fmt: skip
-        with pytest.raises(InvalidParameterError, match=match):
-            SMALL.replace(**wrong)

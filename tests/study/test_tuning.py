@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.report import Page
 from dsgd.study import DataSource, run_study, study_page
 from dsgd.study.tuning import RULES, STUDY, epochs_of_points, seconds_to, train_by_turns
 from study_rows import made_rows
@@ -37,14 +36,9 @@ def rows_of(seconds: dict[str, float], accuracy: dict[str, float] | None = None)
     return made_rows(SMALL.replace(every=every, rules=rules, seeds=(0, 1, 2)), found)
 
 
-def page_of(rows: list[dict[str, Any]]) -> Page:
-    """Return the page of some rows."""
-    return study_page(SMALL, rows)
-
-
 def test_regret_is_against_the_best_period() -> None:
     """Regret is the median time to the target over that of the fixed period with the lowest median."""
-    page = page_of(rows_of({"1": 200.0, "64": 2.0, "4096": 3.0, "auto": 2.2, "qsr": 5.0}))
+    page = study_page(SMALL, rows_of({"1": 200.0, "64": 2.0, "4096": 3.0, "auto": 2.2, "qsr": 5.0}))
     assert [line[1] for line in page.tables[0].rows] == ["1.10x", "2.50x"]
     assert "64 in 4000.00 ms" in page.tables[0].note
     accuracy = {line[0]: line[-1] for line in page.details[0].rows}
@@ -57,7 +51,7 @@ def test_regret_is_against_the_best_period() -> None:
 )
 def test_claims_are_decided_by_the_rows(auto: float, accuracy: float, verdicts: list[bool]) -> None:
     """At most 1.15 on a set, 1.10 in the mean, and 0.3 points of accuracy less: each holds or does not."""
-    page = page_of(rows_of({"64": 2.0, "512": 9.0, "auto": auto}, {"auto": accuracy}))
+    page = study_page(SMALL, rows_of({"64": 2.0, "512": 9.0, "auto": auto}, {"auto": accuracy}))
     assert [claim.holds for claim in page.claims] == verdicts
 
 
@@ -69,7 +63,7 @@ def test_a_rule_that_its_figure_shows_behind_does_not_hold() -> None:
         if row["policy"] in at_target:
             for point in row["curve"]:
                 point["seconds"] = point["epoch"] / 2 * at_target[row["policy"]][row["seed"]] / 1e3
-    page = page_of(rows)
+    page = study_page(SMALL, rows)
     assert page.tables[0].rows[0][1] in ("0.26x", "0.27x")
     assert [claim.verdict for claim in page.claims if "fast" in claim.name] == ["undecided", "undecided"]
 
@@ -81,7 +75,7 @@ def test_a_target_that_no_period_reaches_decides_nothing() -> None:
         rows = rows_of({"16": 2.0, "64": 3.0, "auto": 2.0})
         for point in (point for row in rows if row["policy"] in missed for point in row["curve"]):
             point["objective"] += 10.0
-        said.append([claim.verdict for claim in page_of(rows).claims])
+        said.append([claim.verdict for claim in study_page(SMALL, rows).claims])
     assert said == [["not run", "not run"], ["fails", "holds", "fails"]]
 
 
@@ -101,7 +95,7 @@ def test_regret_is_not_against_the_luckiest_period() -> None:
         for row in rows:
             for point in row["curve"]:
                 point["seconds"] *= rng.lognormal(0.0, 0.1)
-        found.append(float(page_of(rows).tables[0].rows[0][1].removesuffix("x")))
+        found.append(float(study_page(SMALL, rows).tables[0].rows[0][1].removesuffix("x")))
     assert np.mean(found) == pytest.approx(1.0, abs=0.03)
 
 

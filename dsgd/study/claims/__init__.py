@@ -8,13 +8,22 @@
 
 Statements are in `dsgd.study.published`; here is what measures them: `codes` counts bytes, `contests` compares methods
 on simulated clusters at one rate, `fits` those that differ in their rates, `studies` runs the studies on small grids.
-`registry` puts them together.
+`registry` puts them together, runs them and makes the page.
 """
 
-from dsgd.study.claims.measure import Measure
-from dsgd.study.claims.registry import MEASURE_OF, MEASURES, chosen
-from dsgd.study.claims.report import claims_facts, claims_page, list_table, overview_table
-from dsgd.study.claims.runner import claims_of, key_of, run_claims
+from dsgd.study.claims.registry import (
+    MEASURE_OF,
+    MEASURES,
+    chosen,
+    claims_facts,
+    claims_of,
+    claims_page,
+    key_of,
+    list_table,
+    overview_table,
+    run_claims,
+)
+from dsgd.study.published import Measure
 
 __all__ = [
     "MEASURES",

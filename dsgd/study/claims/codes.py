@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from dsgd.collectives.algorithms.packing import DGX_1V, best_rate, pack_trees, ring_rate
-from dsgd.compress import (
-    DGC,
-    QSGD,
-    AdaComp,
-    ErrorFeedback,
-    GTopK,
-    MajorityVote,
-    OneBit,
-    PowerSGD,
-    TernGrad,
-    TopK,
-)
+from dsgd.compress import DGC, QSGD, AdaComp, ErrorFeedback, GTopK, MajorityVote, OneBit, PowerSGD, TernGrad, TopK
 from dsgd.compress.base import AbstractCompressor
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster, predict
 from dsgd.sim.scaling import MODELS
-from dsgd.study.claims.measure import Measure, Say
-from dsgd.study.parts import PartOfBox, best_part, measure_parts
-from dsgd.study.published import STATEMENTS, statements
-from dsgd.study.verdict import exact
+from dsgd.study.parts import best_part, measure_parts
+from dsgd.study.published import STATEMENTS, Measure, exact, statements
 from dsgd.sync import DPSGD, SGP, BackupWorkers, LocalSGD, MinibatchSGD
 from dsgd.types import FloatVector
 
@@ -64,8 +50,7 @@ def _encoded_bytes(compressor: AbstractCompressor[Any], vectors: Sequence[FloatV
     return int(payload.nbytes)
 
 
-def _bits(out: Path, say: Say) -> list[Claim]:
-    del out, say
+def _bits() -> list[Claim]:
     vectors = _gradients(_N, 1)
     ratios = {density: 4 * _N / _encoded_bytes(DGC(density), vectors) for density in (0.001, 1.0)}
     ternary, onebit = (8 * _encoded_bytes(one, vectors) / _N for one in (TernGrad(), OneBit()))
@@ -87,8 +72,7 @@ def _bits(out: Path, say: Say) -> list[Claim]:
     ]
 
 
-def _variance(out: Path, say: Say) -> list[Claim]:
-    del out, say
+def _variance() -> list[Claim]:
     n, draws, shares = 512, 400, []
     vector = _gradients(n, 1)[0]
     square = float(vector @ vector)
@@ -110,8 +94,7 @@ def _variance(out: Path, say: Say) -> list[Claim]:
     ]
 
 
-def _low_rank(out: Path, say: Say) -> list[Claim]:
-    del out, say
+def _low_rank() -> list[Claim]:
     whole = sum(rows * columns for rows, columns in _RESNET_18) + _RESNET_18_BESIDE
     sent = sum(PowerSGD(2, rows).payload_bytes(rows * columns, 4) for rows, columns in _RESNET_18)
     found = exact(4 * whole / (sent + 4 * _RESNET_18_BESIDE))
@@ -119,8 +102,7 @@ def _low_rank(out: Path, say: Say) -> list[Claim]:
     return [STATEMENTS["powersgd/ratio"].judged("ResNet-18", found, note, baseline="1x: the gradient")]
 
 
-def _sums(out: Path, say: Say) -> list[Claim]:
-    del out, say
+def _sums() -> list[Claim]:
 
     def sent(sync: Any, ranks: int, n: int = _N, **more: Any) -> float:
         found = predict(SimulatedCluster(ranks, "1GbE"), n_params=n, rows=1, entries=1, rounds=1, sync=sync, **more)
@@ -150,46 +132,40 @@ def _sums(out: Path, say: Say) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _trees(out: Path, say: Say) -> list[Claim]:
-    del out, say
+def _trees() -> list[Claim]:
     packing = pack_trees(DGX_1V)
     note = f"{len(packing.trees)} trees carry {packing.rate:g} links; the least cut allows {best_rate(DGX_1V):g}."
     rings = f"{ring_rate(DGX_1V):g}: rings"
     return [STATEMENTS["blink/trees"].judged("links of a DGX-1V, 8 GPUs", exact(packing.rate), note, baseline=rings)]
 
 
-def _parts(out: Path, say: Say) -> list[Claim]:
-    del out, say
+def _parts() -> list[Claim]:
     best = best_part(measure_parts())
     note = (
         "Sums of 512 MiB in all connected parts of both boxes, simulated with links that carry at once; the most is in "
         f"{best.name}. There it is {best.bound:.2f}x by capacities alone; PCIe has 10 GB/s and is shared by nobody."
     )
-    return [
+    claims = [
         STATEMENTS["blink/rings"].judged(
             "parts of a DGX-1P and a DGX-1V", exact(best.ratio), note, baseline="1x: rings"
-        ),
-        *(_time_saved(network, best) for network in ("VGG-A", "OverFeat-FAST")),
+        )
     ]
+    # How much shorter a step of a network is with packed trees than with rings in this part.
+    for network in ("VGG-A", "OverFeat-FAST"):
+        layers = MODELS[network]
+        compute_s = _IMAGES * sum(layer.step_flop for layer in layers) / _V100_FLOP_S
+        n_sums = 4 * sum(layer.n_params for layer in layers) / best.n_bytes
+        rings_s, trees_s = (compute_s + n_sums * seconds for seconds in (best.rings_s, best.trees_s))
+        note = (
+            f"A step of {_IMAGES} images takes {1e3 * rings_s:.0f} ms with rings and {1e3 * trees_s:.0f} with trees in "
+            f"{best.name}, {1e3 * compute_s:.0f} of them computing, at 60 % of 15.7 Tflop/s (assumed)."
+        )
+        data, saved = f"{network}, part of a {best.box}", exact(1.0 - trees_s / rings_s)
+        claims.append(STATEMENTS["blink/time"].judged(data, saved, note, baseline="0 %: rings"))
+    return claims
 
 
-def _time_saved(network: str, part: PartOfBox) -> Claim:
-    """Judge how much shorter a step of a network is with packed trees than with rings, in a part of a box."""
-    layers = MODELS[network]
-    compute_s = _IMAGES * sum(layer.step_flop for layer in layers) / _V100_FLOP_S
-    n_sums = 4 * sum(layer.n_params for layer in layers) / part.n_bytes
-    rings_s, trees_s = (compute_s + n_sums * seconds for seconds in (part.rings_s, part.trees_s))
-    note = (
-        f"A step of {_IMAGES} images takes {1e3 * rings_s:.0f} ms with rings and {1e3 * trees_s:.0f} with trees in "
-        f"{part.name}, {1e3 * compute_s:.0f} of them computing, at 60 % of 15.7 Tflop/s (assumed)."
-    )
-    return STATEMENTS["blink/time"].judged(
-        f"{network}, part of a {part.box}", exact(1.0 - trees_s / rings_s), note, baseline="0 %: rings"
-    )
-
-
-def _steps(out: Path, say: Say) -> list[Claim]:
-    del out, say
+def _steps() -> list[Claim]:
 
     def seconds(sync: Any, network: str, n: int, compute_s: float, ranks: int = 32) -> float:
         core = Compute(0.0, compute_s / 32, 0.0, 0.0, 0.0)
@@ -218,48 +194,37 @@ def _steps(out: Path, say: Say) -> list[Claim]:
     ]
 
 
+def _measure(name: str, keys: Sequence[str], what: str, count: Callable[[], list[Claim]]) -> Measure:
+    """Return the measure that counts, the same in every run: it has no rows, and is done at once."""
+    return Measure(name, statements(*keys), what, lambda out, say: count())
+
+
 #: The measures of this module.
 MEASURES: Final = (
-    Measure(
-        "bits",
-        statements("dgc/ratio", "terngrad/bits", "onebit/bits", "adacomp/ratio"),
-        "Normal numbers are encoded, and the bytes of the payload counted.",
-        _bits,
+    _measure(
+        "bits", ("dgc/ratio", "terngrad/bits", "onebit/bits", "adacomp/ratio"),
+        "Normal numbers are encoded, and the bytes of the payload counted.", _bits,
     ),
-    Measure(
-        "variance",
-        statements("qsgd/variance"),
+    _measure(
+        "variance", ("qsgd/variance",),
         "A vector is rounded 400 times with 1, 7 and 127 levels; the worst mean squared error over its bound.",
         _variance,
     ),
-    Measure(
-        "low-rank",
-        statements("powersgd/ratio"),
-        "The bytes of both factors of every layer, and of vectors as they are.",
+    _measure(
+        "low-rank", ("powersgd/ratio",), "The bytes of both factors of every layer, and of vectors as they are.",
         _low_rank,
     ),
-    Measure(
-        "sums",
-        statements("gtopk/growth", "signsgd/bits", "ring/bytes"),
-        "The bytes that ranks send for one sum, as the ledger counts them.",
-        _sums,
+    _measure(
+        "sums", ("gtopk/growth", "signsgd/bits", "ring/bytes"),
+        "The bytes that ranks send for one sum, as the ledger counts them.", _sums,
     ),
-    Measure(
-        "trees",
-        statements("blink/trees"),
-        "Spanning trees are packed into the link graph of a DGX-1V.",
-        _trees,
+    _measure("trees", ("blink/trees",), "Spanning trees are packed into the link graph of a DGX-1V.", _trees),
+    _measure(
+        "parts", ("blink/rings", "blink/time"),
+        "Simulated sums over packed trees and round rings in all connected parts of a DGX-1P and a DGX-1V.", _parts,
     ),
-    Measure(
-        "parts",
-        statements("blink/rings", "blink/time"),
-        "Simulated sums over packed trees and round rings in all connected parts of a DGX-1P and a DGX-1V.",
-        _parts,
-    ),
-    Measure(
-        "steps",
-        statements("sgp/time", "dpsgd/time"),
-        "The time of a step on simulated networks, from the cost of messages.",
-        _steps,
+    _measure(
+        "steps", ("sgp/time", "dpsgd/time"),
+        "The time of a step on simulated networks, from the cost of messages.", _steps,
     ),
 )  # fmt: skip

@@ -14,28 +14,15 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from dsgd.compress import (
-    DGC,
-    AdaptiveThreshold,
-    ErrorFeedback,
-    GTopK,
-    OneBit,
-    PowerSGD,
-    TernGrad,
-    Threshold,
-    TopK,
-)
+from dsgd.compress import DGC, AdaptiveThreshold, ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, Threshold, TopK
 from dsgd.estimators import SGDClassifier
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sim.network import AbstractStragglers
-from dsgd.study.claims.measure import Measure, Say
 from dsgd.study.comparison.compare import compare
-from dsgd.study.comparison.result import Comparison
-from dsgd.study.comparison.summary import StrategyCell
+from dsgd.study.comparison.result import Comparison, StrategyCell
 from dsgd.study.frame.data import DataSource, StudyData, load_data
-from dsgd.study.published import STATEMENTS, Statement, as_times
-from dsgd.study.verdict import difference, ratio
+from dsgd.study.published import STATEMENTS, Measure, Say, Statement, as_times
 from dsgd.sync import (
     ADPSGD,
     ASGD,
@@ -99,23 +86,20 @@ def judge_over(
     saved: bool = False,
 ) -> Claim:
     """Judge how many times as much of a column the other needs; with `saved`, what share of it is saved."""
-    times = ratio(other.column(column), ours.column(column))
-    assert times is not None  # seeds are run in their order, so that both have the first
+    times = other.over(ours, column)
     one_rank, baseline = found.gang.sequential.median(column), f"1x: {other.name}"
     if column == "train_s":
         baseline = f"{as_times(other.median(column) / one_rank)}: one rank"
-    interval = times
-    if saved:
-        interval, baseline = times.mapped(lambda value: 1.0 - 1.0 / value), f"0%: {other.name}"
+    if saved and times:
+        times, baseline = times.mapped(lambda value: 1.0 - 1.0 / value), f"0%: {other.name}"
     ends = f"objectives {ours.median('objective'):.4f} and {other.median('objective'):.4f}"
     note = f"{ours.name} beside {other.name}: {ends}."
-    return statement.judged(_data(found), interval, note, baseline=baseline)
+    return statement.judged(_data(found), times, note, baseline=baseline)
 
 
 def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
     """Judge the training objective over that of the other."""
-    times = ratio(ours.column("objective"), other.column("objective"))
-    assert times is not None  # as above
+    times = ours.over(other, "objective")
     zeros = f"{_ZERO / other.median('objective'):.2f}x: a model of zeros"
     note = f"{ours.name} {ours.median('objective'):.4f}, {other.name} {other.median('objective'):.4f}."
     return statement.judged(_data(found), times, note, baseline=zeros)
@@ -123,8 +107,7 @@ def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell,
 
 def judge_accuracy(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
     """Judge the test accuracy less that of the other."""
-    change = difference(ours.column("test_accuracy"), other.column("test_accuracy"))
-    assert change is not None  # as above
+    change = ours.minus(other, "test_accuracy")
     commonest = statement.form(other.median("majority_accuracy") - other.median("test_accuracy"))
     note = f"{ours.name} {ours.median('test_accuracy'):.2%}, {other.name} {other.median('test_accuracy'):.2%}."
     return statement.judged(
@@ -252,11 +235,7 @@ _NEIGHBOURS: Final = _Contest(
 )
 _STRAGGLERS: Final = _Contest(
     "stragglers",
-    {
-        "all wait": BackupWorkers(8, 0),
-        "one backup": BackupWorkers(8, 1),
-        "slack 3": StaleSynchronous(8, 3),
-    },
+    {"all wait": BackupWorkers(8, 0), "one backup": BackupWorkers(8, 1), "slack 3": StaleSynchronous(8, 3)},
     (
         Versus(STATEMENTS["backup/time"], _SECONDS, "one backup", "all wait"),
         Versus(STATEMENTS["ssp/time"], _SECONDS, "slack 3", "all wait"),
@@ -325,10 +304,7 @@ _THRESHOLDS: Final = _Contest(
 )
 _UNHURRIED: Final = _Contest(
     "unhurried",
-    {
-        "asynchronous EASGD": AsyncEASGD(64),
-        "asynchronous LSGD": AsyncLeaderSGD(64, n_groups=2),
-    },
+    {"asynchronous EASGD": AsyncEASGD(64), "asynchronous LSGD": AsyncLeaderSGD(64, n_groups=2)},
     (Versus(STATEMENTS["async-lsgd/easgd"], judge_objective, "asynchronous LSGD", "asynchronous EASGD"),),
     "Servers that wait for nobody, an exchange every 64 rows, heavy-tailed times:",
     period=64,

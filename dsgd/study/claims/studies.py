@@ -5,9 +5,7 @@ Where a claim is about time, ranks are simulated if the study allows it: seconds
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +25,10 @@ from dsgd.study import (
     tuning,
     variance,
 )
-from dsgd.study.claims.measure import Measure, Say
-from dsgd.study.frame import study as declared
-from dsgd.study.frame.data import DataSource
-from dsgd.study.frame.rows import Row, StudyRun
-from dsgd.study.frame.workers import cluster_of
-from dsgd.study.gtopk import RANKS
-from dsgd.study.published import STATEMENTS, statements
+from dsgd.study.frame.data import DataSource, cluster_of
+from dsgd.study.frame.rows import Row
+from dsgd.study.frame.study import Study, run_study, study_page
+from dsgd.study.published import STATEMENTS, Measure, Say, statements
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import RunSettings, check_process_claim, check_round_claims, observe
 
@@ -41,21 +36,19 @@ _SEEDS: Final = (0, 1, 2, 3, 4)
 _CALIBRATIONS: Final = 4
 
 
-def _rows(runs: Iterable[StudyRun], total: int, say: Say) -> list[Row]:
-    """Return the rows of a study, and say after each run how many there are."""
-    rows = []
-    for run in runs:
-        rows.append(run.row)
-        say(f"{len(rows)} of {total} runs")
-    return rows
-
-
-def _declared(study: declared.Study) -> Any:
-    """Return what runs a study in a folder and returns its claims."""
+def _declared(study: Study, package: str = "", times: int = 1) -> Any:
+    """Return what runs a study in a folder, several times if asked, and returns its claims; none without a package."""
 
     def measured(out: Path, say: Say) -> list[Claim]:
-        rows = _rows(declared.run_study(study, out), study.count(), say)
-        return list(declared.study_page(study, rows).claims)
+        rows: list[Row] = []
+        if package and find_spec(package) is None:
+            return []
+        for number in range(times):
+            head = f"calibration {number + 1} of {times}, " if times > 1 else ""
+            for made, run in enumerate(run_study(study, out / str(number) if times > 1 else out), 1):
+                rows.append(run.row)
+                say(f"{head}{made} of {study.count()} runs")
+        return list(study_page(study, rows).claims)
 
     return measured
 
@@ -121,21 +114,6 @@ _NETWORKS: Final = dnn.STUDY.replace(
 )  # fmt: skip
 
 
-def _sparse_sums(out: Path, say: Say) -> list[Claim]:
-    rows = []
-    if find_spec("torch") is not None:
-        rows = _rows(declared.run_study(_PASSES, out), _PASSES.count(), say)
-    steps = [*gtopk.published_steps(RANKS), *gtopk.measured_steps(rows, RANKS)]
-    return gtopk.check_gtopk_claims(steps, RANKS, rows)
-
-
-def _thousandths(out: Path, say: Say) -> list[Claim]:
-    if find_spec("torch") is None:
-        return []
-    rows = _rows(declared.run_study(_COURSES, out), _COURSES.count(), say)
-    return gtopk.check_convergence(gtopk.summarise_courses(rows))
-
-
 def _many_processes(out: Path, say: Say) -> list[Claim]:
     del out
     say(f"{_PAIRWISE_ROWS:,} rows by pairs")
@@ -157,24 +135,6 @@ def _rounds(out: Path, say: Say) -> list[Claim]:
     return check_round_claims(turns, pairs, _ROUNDS[-1][0], here["machine"]["cores"], busy=is_busy([here]))
 
 
-def _sums(out: Path, say: Say) -> list[Claim]:
-    rows: list[Row] = []
-    # Each time with gangs and calibrations of its own.
-    for number in range(_CALIBRATIONS):
-        told = partial(_told, say, f"calibration {number + 1} of {_CALIBRATIONS}")
-        rows += _rows(declared.run_study(_SUMS, out / str(number)), _SUMS.count(), told)
-    return list(declared.study_page(_SUMS, rows).claims)
-
-
-def _told(say: Say, head: str, text: str) -> None:
-    say(f"{head}, {text}")
-
-
-def _digits(out: Path, say: Say) -> list[Claim]:
-    found: list[Claim] = [] if find_spec("torch") is None else _declared(_NETWORKS)(out, say)
-    return found
-
-
 #: The measures of this module.
 MEASURES: Final = (
     Measure(
@@ -188,7 +148,7 @@ MEASURES: Final = (
         statements("gtopk/dense", "gtopk/topk"),
         "dsgd study gtopk: the cost of messages at 1 GbE, 32 ranks, with the compute times that the authors measured "
         "and those of one thread of this machine, 3 repetitions.",
-        _sparse_sums,
+        _declared(_PASSES),
         timed=True,
     ),
     Measure(
@@ -196,7 +156,7 @@ MEASURES: Final = (
         statements("gtopk/convergence"),
         "dsgd study gtopk: a small convolutional network on digits and an LSTM on generated text, four simulated "
         "ranks, one entry in a thousand after the published warm-up, 16 epochs, 3 seeds.",
-        _thousandths,
+        _declared(_COURSES, "torch"),
         "Needs torch.",
     ),
     Measure(
@@ -210,7 +170,7 @@ MEASURES: Final = (
         statements("dsgd/collectives-auto", "dsgd/collectives-model"),
         "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB, "
         "calibrated four times.",
-        _sums,
+        _declared(_SUMS, times=_CALIBRATIONS),
         timed=True,
     ),
     Measure(
@@ -290,7 +250,7 @@ MEASURES: Final = (
         "digits",
         tuple(one for key, one in STATEMENTS.items() if key.startswith("dsgd/dnn-")),
         "dsgd study dnn on two simulated ranks: a network with one hidden layer on generated digits.",
-        _digits,
+        _declared(_NETWORKS, "torch"),
         "Needs torch; accuracies also all digits of MNIST (DSGD_DATA) and `dsgd study dnn`.",
     ),
 )

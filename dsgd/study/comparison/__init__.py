@@ -6,14 +6,13 @@
     print(found)
     found.save("comparison.html")
 
-`compare` checks and runs, `methods` says what is compared and where ranks run, `problem` on what, `training` makes
-learning curves, `search` finds rates and periods; `summary` knows the target and who reaches it, `figures` and `result`
-draw and write it. The study of strategies is made of the same parts. Begin with `compare`.
+`compare` checks, finds rates and periods, and runs; `runs` says what is compared, on what and where, and makes learning
+curves; `result` knows the target and who reaches it, and draws and writes it. The study of strategies is made of the
+same parts. Begin with `compare`.
 """
 
 from dsgd.study.comparison.compare import compare
-from dsgd.study.comparison.methods import Methods
-from dsgd.study.comparison.result import Comparison
-from dsgd.study.comparison.summary import StrategyCell, StrategyGang
+from dsgd.study.comparison.result import Comparison, StrategyCell, StrategyGang
+from dsgd.study.comparison.runs import Methods
 
 __all__ = ["Comparison", "Methods", "StrategyCell", "StrategyGang", "compare"]

@@ -1,4 +1,12 @@
-"""The comparison of methods: checks, the search, the runs."""
+"""The comparison of methods: the search for rate and period, and the runs.
+
+Problem: methods that are compared at one rate and one period are compared at what suits one of them.
+
+Method: trials lie on a grid around what was given, rates and periods in powers of four, the nearest first. All trials
+of all methods have one seed, which no run of the comparison has. The target is the best final objective among them and
+a little. Of each method the trial is taken that reaches it in the fewest seconds; where none does, the one with the
+lowest objective. What was tried is reported.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +14,42 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sklearn.base import clone
 
 from dsgd.errors import InvalidParameterError
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
-from dsgd.study.comparison.methods import SEQUENTIAL, Methods, opened, read_methods
-from dsgd.study.comparison.problem import (
-    ComparisonRun,
+from dsgd.study.comparison.result import QUESTION, Comparison, first_point
+from dsgd.study.comparison.runs import (
+    SEQUENTIAL,
+    Entry,
+    Held,
+    Methods,
     Problem,
     check_estimator,
     check_looks,
+    opened,
+    period_of,
+    read_methods,
     rehearse,
     split_data,
+    with_period,
 )
-from dsgd.study.comparison.result import Comparison
-from dsgd.study.comparison.search import chosen_runs, mark_chosen, trials
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.runner import Record
-from dsgd.study.frame.workers import place_name
+from dsgd.study.frame.rows import Row, Run, cells_of
+from dsgd.study.frame.study import Batch, Grid, Option, Study, run_study
 from dsgd.sync import AbstractStrategy, EpochAveraging
 from dsgd.validation import check_number
 
 if TYPE_CHECKING:
     from distributed import Client
+
+_STEP: Final = 4.0
+_REACH: Final = 3
 
 
 def compare(
@@ -148,65 +163,95 @@ def compare(
         check_number("compare(target=...)", target, low=0, open_low=True)
     # Before workers are started: what is wrong with methods does not depend on how many there are.
     read_methods(methods, every, "threads")
-    with opened(cluster, ranks) as place, _folder(out) as folder:
+    with opened(cluster, ranks) as place, tempfile.TemporaryDirectory() as passing, _shown(on_progress) as say:
         chosen = {SEQUENTIAL: EpochAveraging(), **read_methods(methods, every, place.kind)}
         data = split_data(model, X, y, test, partition, place.ranks, name=name)
         problem = Problem(data, clone(model).set_params(encoder=None), place, partition, at)
         rehearse(problem, {name: one for name, one in chosen.items() if name != SEQUENTIAL})
-        scheduler = "a client" if place.kind == "workers" and cluster != "workers" else None
-        network = place.kind if place.kind == "simulated" else None
-        record = Record(folder, command=_command(), cluster=place_name(scheduler, network), where=place.text)
-        session = _Session(problem, record, (target_excess, target))
-        with _shown(on_progress) as say:
-            return session.run(chosen, all_seeds, int(tune), say)
+        tried = _trials(problem, chosen, int(tune)) if tune else []
+        entries = [_entry(problem, name, one) for name, one in chosen.items()]
+        n_runs = len(tried) + len(all_seeds) * len(entries)
 
+        def made(stage: str, seeds: Sequence[int], own: Sequence[Entry], first: int) -> list[Row]:
+            study = _study(problem, stage, seeds, own, lambda text, number: say(text, first + number, n_runs))
+            scheduler = "a client" if place.kind == "workers" and cluster != "workers" else None
+            command = f"dsgd.compare in {Path(sys.argv[0]).name or 'an interactive session'}"
+            return [run.row for run in run_study(study, out or passing, scheduler=scheduler, command=command)]
 
-class _Session:
-    """The state of one call of `compare`."""
-
-    def __init__(self, problem: Problem, record: Record, target: tuple[float, float | None]) -> None:
-        self._problem, self._record, self._target = problem, record, target
-        self._held: tuple[tuple[int, int], Any] | None = None
-        self._done = self._total = 0
-
-    def run(
-        self,
-        methods: Mapping[str, AbstractStrategy[Any]],
-        seeds: Sequence[int],
-        n_trials: int,
-        say: Callable[[str, int, int], None],
-    ) -> Comparison:
-        """Search, where that is asked for, and run all methods with all seeds."""
-        problem, ranks, eta0 = self._problem, self._problem.place.ranks, float(self._problem.estimator.eta0)
-        first = {
-            name: ComparisonRun(problem, name, one, 1 if name == SEQUENTIAL else ranks, eta0, seeds[0])
-            for name, one in methods.items()
-        }
-        tried = trials(problem, methods, n_trials, max(seeds) + 1) if n_trials else []
-        self._total = len(tried) + len(seeds) * len(methods)
-        search = mark_chosen(self._rows(tried, say), *self._target) if tried else []
+        search = _mark_chosen(made("search", [max(all_seeds) + 1], tried, 0), target_excess, target) if tried else []
         if search:
-            first = chosen_runs(tried, search)
+            entries = [entry for entry, row in zip(tried, search, strict=True) if row["chosen"]]
         # Methods take turns: what else the machine does in a while is felt by all of them.
-        runs = [run.with_seed(seed) for seed in seeds for run in first.values()]
-        return Comparison(self._rows(runs, say), search, *self._target)
+        return Comparison(made("final", all_seeds, entries, len(tried)), search, target_excess, target)
 
-    def _rows(self, runs: Sequence[ComparisonRun], say: Callable[[str, int, int], None]) -> list[Row]:
-        return [run.row for run in self._record.finish(runs, partial(self._measure, say, runs))]
 
-    def _measure(
-        self, say: Callable[[str, int, int], None], asked: Sequence[ComparisonRun], missing: Sequence[ComparisonRun]
-    ) -> Iterator[Row]:
-        """Train what has no row yet, and say so."""
-        self._done += len(asked) - len(missing)
-        for run in missing:
-            say(f"{'search, ' * (run.stage == 'search')}{run.name}, seed {run.seed}", self._done, self._total)
-            at = run.ranks, run.seed
-            if self._held is None or self._held[0] != at:
-                self._held = None  # before others take their memory
-                self._held = at, self._problem.held(*at)
-            yield self._problem.train(run, self._held[1])
-            self._done += 1
+def _study(
+    problem: Problem, stage: str, seeds: Sequence[int], entries: Sequence[Entry], say: Callable[[str, int], None]
+) -> Study:
+    """Return the study that trains some methods with some seeds; `say` gets what is trained and its number."""
+
+    def measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
+        held: Held | None = None
+        for run in runs:
+            number = seeds.index(run.seed) * len(entries) + entries.index(run._entry)
+            say(f"{'search, ' * (stage == 'search')}{run.strategy}, seed {run.seed}", number)
+            if held is None or held.ranks != run.ranks:
+                held = None  # before others take their memory
+                held = problem.held(run.ranks, run.seed)
+            yield problem.train(run._entry, held)
+
+    grid = Grid(
+        lambda study: {"dataset": [problem.data], "seed": seeds, "_entry": entries},
+        measure,
+        derive=lambda run: problem.settings(run._entry, stage) | {"where": problem.place.text},
+        together=("seed",),
+        opens=nullcontext,  # ranks are there already
+    )
+    network = problem.place.kind if problem.place.kind == "simulated" else None
+    return Study("compare", QUESTION, (), {"network": Option(network)}, [grid], lambda study, rows: {})
+
+
+def _entry(problem: Problem, name: str, strategy: AbstractStrategy[Any], eta0: float | None = None) -> Entry:
+    ranks = 1 if name == SEQUENTIAL else problem.place.ranks
+    return Entry(name, strategy, ranks, float(problem.estimator.eta0) if eta0 is None else eta0)
+
+
+def _trials(problem: Problem, methods: Mapping[str, AbstractStrategy[Any]], n: int) -> list[Entry]:
+    """Return the trials of all methods, `n` of each at most, method by method, and of one rank first."""
+    found = []
+    for name, strategy in methods.items():
+        period = None if name == SEQUENTIAL else period_of(strategy)[1]
+        rates = range(-_REACH, _REACH + 1) if problem.has_rate else (0,)
+        periods = range(-_REACH, _REACH + 1) if period else (0,)
+        # Nearest first; of equally near ones the larger rate, then the shorter period.
+        grid = sorted(product(rates, periods), key=lambda at: (abs(at[0]) + abs(at[1]), abs(at[1]), -at[0], at[1]))
+        entries = dict[tuple[str, float], Entry]()
+        for rate, longer in grid:
+            moved = with_period(strategy, max(1, round(period * _STEP**longer))) if period else strategy
+            entry = _entry(problem, name, moved, problem.estimator.eta0 * _STEP**rate)
+            entries.setdefault((repr(moved), entry.eta0), entry)
+        found += list(entries.values())[:n]
+    return found
+
+
+def _mark_chosen(rows: Sequence[Row], excess: float, target: float | None) -> list[Row]:
+    """Return the rows of a search, each with ``chosen``, whether it is the best of its method, and ``to_target_s``."""
+    if target is None:
+        target = min((row["objective"] for row in rows if not row["diverged"]), default=0.0) * (1.0 + excess)
+    marked = []
+    for cell in cells_of(rows, "strategy"):
+        standings = []
+        for row in cell.rows:
+            point = None if row["diverged"] else first_point(row["curve"], target)
+            reached = None if point is None else float(point["seconds"])
+            worth = row.get("objective") if reached is None else reached
+            standings.append((row["diverged"], reached is None, float("inf") if worth is None else worth, reached))
+        best = min(range(len(standings)), key=lambda place: standings[place][:3])
+        marked += [
+            {**row, "to_target_s": standing[-1], "chosen": place == best}
+            for place, (row, standing) in enumerate(zip(cell.rows, standings, strict=True))
+        ]
+    return marked
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
@@ -218,21 +263,6 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
         return [int(seed) for seed in seeds]
     check_number("compare(seeds=...)", seeds, low=1, integer=True)
     return list(range(int(seeds)))
-
-
-def _command() -> str:
-    """Return what rows say they were made by."""
-    return f"dsgd.compare in {Path(sys.argv[0]).name or 'an interactive session'}"
-
-
-@contextmanager
-def _folder(out: str | os.PathLike[str] | None) -> Iterator[str | os.PathLike[str]]:
-    """Give the folder of rows, for the time of the call where none is asked for."""
-    if out is not None:
-        yield out
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield folder
 
 
 @contextmanager

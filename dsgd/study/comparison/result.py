@@ -1,33 +1,395 @@
-"""The result of a comparison: rows, tables, figures and a page."""
+"""Rows of a comparison put together: the target, who reaches it at what cost, and what may be said of it.
+
+The target is the final training objective of one rank, and a little. A strategy whose model is no better than always
+predicting the commonest label, or that diverged with some seed, makes no claim.
+
+`Comparison` draws and writes them; the page of the study of strategies has the same tables, figure and sentences.
+"""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from dsgd.report import Page, Table, byte_text, check_extras, seconds_text
-from dsgd.study.comparison.figures import curves_figure, front_figure
-from dsgd.study.comparison.methods import SEQUENTIAL
-from dsgd.study.comparison.search import search_table
-from dsgd.study.comparison.summary import (
-    StrategyCell,
-    StrategyGang,
-    gang_of,
-    strategy_answer,
-    strategy_table,
-    versus_table,
+from dsgd.errors import DsgdError
+from dsgd.report import (
+    Axis,
+    Figure,
+    Level,
+    Line,
+    Mark,
+    Page,
+    Panel,
+    Table,
+    byte_text,
+    check_extras,
+    figure_text,
+    seconds_text,
 )
-from dsgd.study.frame.report import data_table, doubts, facts, joined
-from dsgd.study.frame.rows import Row, to_frame
-from dsgd.study.published import citations, sources_of
-from dsgd.study.verdict import were_busy
+from dsgd.report.figures import texts_at
+from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
+from dsgd.study.comparison.runs import FAMILIES, SEQUENTIAL
+from dsgd.study.frame.report import data_table, joined, line_of
+from dsgd.study.frame.rows import Cell, Row, cells_of, pareto, to_frame
+from dsgd.study.frame.study import Study, study_page
+from dsgd.study.published import Interval, as_points, as_times, ratio, were_busy
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: What a comparison answers.
+QUESTION: Final = "How do these methods compare?"
+
+
+class StrategyCell(Cell):
+    """The runs of a strategy that differ in nothing but the seed.
+
+    Attributes
+    ----------
+    rows : list of dict
+        The rows of the seeds whose model stayed in the range of numbers.
+    n_diverged : int
+        How many seeds there are besides.
+    """
+
+    def __init__(self, rows: Sequence[Row], name: str = "") -> None:
+        super().__init__([row for row in rows if not row.get("diverged", False)])
+        self.name, self.n_diverged = name or str(rows[0]["strategy"]), len(rows) - len(self.rows)
+
+    @property
+    def family(self) -> str:
+        """To whom its ranks talk."""
+        return str(self.rows[0]["family"])
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether it has learnt something, with every seed."""
+        return not (self.is_trivial or self.n_diverged)
+
+    def reached(self, target: float) -> dict[str, float] | None:
+        """Return the first point of the curve with an objective of `target` or less; None if there is none."""
+        return first_point(self.curve(), target)
+
+    def reached_by_seed(self, target: float) -> dict[int, dict[str, float]]:
+        """Return the first such point of each seed that has one."""
+        found = {row["seed"]: first_point(row["curve"], target) for row in self.rows}
+        return {seed: point for seed, point in found.items() if point is not None}
+
+
+@dataclass(frozen=True)
+class StrategyGang:
+    """All strategies on one dataset and one number of ranks, and the sequential run.
+
+    Parameters
+    ----------
+    dataset : str
+        Name of the data.
+    ranks : int
+        How many.
+    where : str
+        How many ranks, and what they are.
+    sequential : StrategyCell
+        The run of one rank.
+    cells : sequence of StrategyCell
+        The strategies, in the order of the study.
+    given : float or None, default None
+        The target, where it is not that of the sequential run.
+    """
+
+    dataset: str
+    ranks: int
+    where: str
+    sequential: StrategyCell
+    cells: Sequence[StrategyCell]
+    given: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and figures."""
+        return f"{self.dataset}, {self.where}"
+
+    def target(self, excess: float) -> float:
+        """Return the target that was given, or the final objective of the sequential run times (1 + `excess`)."""
+        return self.given if self.given is not None else self.sequential.median("objective") * (1.0 + excess)
+
+    def reached(self, excess: float) -> dict[str, dict[str, float]]:
+        """Return where each strategy that does reaches the target, by name; who has learnt nothing does not."""
+        target = self.target(excess)
+        found = {cell.name: cell.reached(target) for cell in self.cells if cell.may_claim}
+        return {name: point for name, point in found.items() if point is not None}
+
+    def front(self, excess: float) -> list[str]:
+        """Return the strategies that no other beats in both seconds and bytes to the target, soonest first."""
+        reached = self.reached(excess)
+        return pareto({name: (point["seconds"], point["bytes_sent"]) for name, point in reached.items()})
+
+    def best(self, excess: float, cost: str) -> tuple[str, float] | None:
+        """Return who reaches the target at the least cost (seconds, bytes_sent), and that cost; None if nobody does."""
+        reached = self.reached(excess)
+        return min(((name, at[cost]) for name, at in reached.items()), key=lambda pair: pair[1], default=None)
+
+    def highlights(self, excess: float, noun: str) -> list[tuple[str, str]]:
+        """Return how many reach the target, and the least seconds and bytes with which one does."""
+        found = [(f"{len(self.reached(excess))} of {len(self.cells)}", f"{noun} reach the target")]
+        for cost, text, word in (("seconds", seconds_text, "soonest"), ("bytes_sent", byte_text, "fewest")):
+            if best := self.best(excess, cost):
+                found.append((text(best[1]), f"to the target, {word}: {best[0]}"))
+        return found
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether the sequential run is no better than always predicting the commonest label."""
+        return self.sequential.is_trivial
+
+    def behind(self, cell: StrategyCell) -> float:
+        """Return the test accuracy of a strategy less that of the sequential run."""
+        return cell.median("test_accuracy") - self.sequential.median("test_accuracy")
+
+
+def first_point(curve: Iterable[dict[str, float]], target: float) -> dict[str, float] | None:
+    """Return the first point of a curve with an objective of `target` or less; None if there is none."""
+    return next((point for point in curve if point["objective"] <= target), None)
+
+
+def gang_of(
+    dataset: str, where: str, alone: Sequence[Row], rows: Sequence[Row], given: float | None = None
+) -> StrategyGang:
+    """Return the strategies of some rows, beside the rows of one rank."""
+    sequential = StrategyCell(alone, SEQUENTIAL)
+    if not sequential.rows:
+        raise DsgdError(
+            f"on {dataset} one rank diverges, so that there is no target: scale the rows (StandardScaler), or lower "
+            "eta0."
+        )
+    cells = cells_of(rows, "strategy", make=StrategyCell)
+    return StrategyGang(dataset, rows[0]["ranks"] if rows else 1, where, sequential, cells, given)
+
+
+def strategy_table(gang: StrategyGang, *, excess: float) -> Table:
+    """Return one row per strategy, the sequential run first; the target is its final objective and an excess."""
+    target, front = gang.target(excess), gang.front(excess)
+    columns = (
+        "strategy", "rate", "s / epoch", "sent / epoch", "control / epoch", "epochs to target", "s to target",
+        "sent to target", "accuracy", "- sequential", "objective", "rounds", "messages",
+    )  # fmt: skip
+    rows = [
+        _row(gang, cell, target, front) if cell.rows else (cell.name, *("-",) * 4, "diverged", *("-",) * 7)
+        for cell in (gang.sequential, *gang.cells)
+    ]
+    n_seeds = len(gang.sequential.rows)
+    over = f"Medians over {n_seeds} seeds." if n_seeds > 1 else "One seed."
+    origin = "as given" if gang.given is not None else f"that of the sequential run plus {excess:.0%}"
+    note = (
+        f"Target: a training objective of {target:.4g}, {origin}. Objective and "
+        "accuracy (on test rows) are those of the model that training returns after so many epochs. Sent: by all ranks "
+        "and servers together, for the algorithm; control: what they say beside it. "
+        f"{over} * no other strategy needs fewer seconds and fewer bytes."
+    )
+    if any(cell.n_diverged for cell in gang.cells):
+        note += " Diverged: the model left the range of numbers with some seed; medians are those of the others."
+    if any(cell.is_trivial for cell in gang.cells if not cell.n_diverged):
+        note += " No claim: no better than always predicting the commonest label."
+    return Table(gang.name, columns, rows, note)
+
+
+def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[str]) -> tuple[str, ...]:
+    epochs, point, alone = cell.rows[0]["epochs"], cell.reached(target), cell is gang.sequential
+    # Rows of before control was counted apart have it in what is sent.
+    first, control = cell.rows[0], cell.stat("control_bytes_sent")
+    if not cell.may_claim and not alone:
+        point = None
+    missed = "diverged" if cell.n_diverged else "no claim" if cell.is_trivial else "not reached"
+    return (
+        cell.name + " *" * (cell.name in front),
+        f"{first['eta0']:g}" if first["schedule"] == "constant" else str(first["schedule"]),
+        figure_text(cell.median("train_s") / epochs),
+        "-" if alone else byte_text(cell.median("bytes_sent") / epochs),
+        "-" if alone or control is None else byte_text(control.median / epochs),
+        f"{point['epoch']:g}" if point else missed,
+        figure_text(point["seconds"]) if point else "-",
+        byte_text(point["bytes_sent"]) if point and not alone else "-",
+        f"{cell.median('test_accuracy'):.2%}",
+        "-" if alone else f"{100 * gang.behind(cell):+.2f}",
+        f"{cell.median('objective'):.4f}",
+        "-" if alone else f"{cell.median('rounds'):,.0f}",
+        "-" if alone else f"{cell.median('messages'):,.0f}",
+    )
+
+
+def strategy_answer(gang: StrategyGang, excess: float) -> str:
+    """Return who reaches the target on one dataset and number of ranks, soonest and with the fewest bytes."""
+    n_cells, soonest, fewest = len(gang.cells), gang.best(excess, "seconds"), gang.best(excess, "bytes_sent")
+    goal = f"within {excess:.0%} of the sequential objective"
+    if gang.given is not None:
+        goal = f"to a training objective of {gang.given:.4g}"
+    silent = [cell.name for cell in gang.cells if cell.is_trivial and not cell.n_diverged]
+    said = f" No better than always predicting the commonest label: {', '.join(silent)}." if silent else ""
+    if soonest is None or fewest is None:
+        return f"On {gang.name} none of {n_cells} strategies came {goal}.{said}"
+    alone = gang.sequential.reached(gang.target(excess))
+    beside = f" (sequential: {figure_text(alone['seconds'])} s)" if alone else ""
+    least = f"with the fewest bytes, {byte_text(fewest[1])}"
+    least = f"and {least}" if fewest[0] == soonest[0] else f"{fewest[0]} {least}"
+    return (
+        f"On {gang.name}, {len(gang.reached(excess))} of {n_cells} strategies came {goal}: {soonest[0]} soonest, after "
+        f"{figure_text(soonest[1])} s{beside}, {least}.{said}"
+    )
+
+
+def versus_table(gang: StrategyGang, *, excess: float, busy: bool = False) -> Table:
+    """Return how each strategy compares with the first, with 95 % intervals over the seeds that both have."""
+    first, *others = gang.cells
+    rows = [_versus(gang, first, cell, excess, busy=busy) for cell in others]
+    note = (
+        "95 % intervals over the seeds, pair by pair; an interval that crosses equality is undecided. Seconds and "
+        f"bytes are those to the target, of {first.name} over those of the other: more than 1x is less of it."
+    )
+    if busy:
+        note += " The machine was busy with other work, so its seconds decide nothing."
+    columns = (f"beside {first.name}", "seconds", "verdict", "bytes", "verdict", "accuracy", "verdict")
+    return Table(f"Beside {first.name}", columns, rows, note, n_text=7)
+
+
+def _versus(
+    gang: StrategyGang, first: StrategyCell, cell: StrategyCell, excess: float, *, busy: bool
+) -> tuple[str, ...]:
+    if not (first.may_claim and cell.may_claim):
+        return (cell.name, *("-", "no claim") * 3)
+    said = [cell.name]
+    points = [one.reached_by_seed(gang.target(excess)) for one in (first, cell)]
+    for name, words in (("seconds", ("later", "sooner")), ("bytes_sent", ("more", "fewer"))):
+        ours, other = ({seed: point[name] for seed, point in found.items()} for found in points)
+        missed = [
+            f"{one.name} {'not with every seed' if found else 'not reached'}"
+            for one, found in zip((first, cell), points, strict=True)
+            if len(found) < len(one.rows)
+        ]
+        found = None if missed else ratio(ours, other)
+        said += ["-", missed[0]] if missed else _said(found, as_times, 1.0, words)
+        if busy and name == "seconds" and found is not None:
+            said[-1] = "undecided"
+    change = cell.minus(first, "test_accuracy")
+    return (*said, *_said(change, as_points, 0.0, ("worse", "better")))
+
+
+def _said(found: Interval | None, form: Callable[[float], str], even: float, words: tuple[str, str]) -> list[str]:
+    """Return a figure with its interval, and the word for the side of equality on which all of it is."""
+    if found is None:
+        return ["-", "undecided"]
+    low, high = words
+    if found.n < 2 or found.low <= even <= found.high:
+        is_equal = found.n > 1 and found.low == found.high
+        return [found.text(form), "equal" if is_equal else "undecided"]
+    return [found.text(form), high if found.low > even else low]
+
+
+def search_table(rows: Sequence[Row]) -> Table:
+    """Return what was tried for rate and period, one row per trial."""
+    return Table.of(
+        "Search for rate and period",
+        rows,
+        {
+            "strategy": lambda row: row["strategy"] + " *" * row["chosen"],
+            "with": lambda row: row["sync"],
+            "rate": lambda row: f"{row['eta0']:g}" if row["schedule"] != "optimal" else "optimal",
+            "s to target": lambda row: "-" if row["to_target_s"] is None else figure_text(row["to_target_s"]),
+            "objective": lambda row: "diverged" if row["diverged"] else f"{row['objective']:.4g}",
+        },
+        f"All trials have seed {rows[0]['seed']}, which no other run has. * taken: soonest at the target, which is the "
+        "best final objective of all trials and a little; else the lowest objective.",
+        n_text=2,
+    )
+
+
+_FRONT: Final = (
+    "Every strategy that reaches the target, at what that took. Along the line lie those that no other beats in both; "
+    "their names are written. Hover over a point for its name."
+)
+_CURVES: Final = (
+    "Training objective of the model that training returns, against the rows seen by then, what all ranks together "
+    "have sent for the algorithm, and the time. Medians over seeds, with the lowest and the highest. Each point is a "
+    "training of its own; the first are of a part of an epoch. Curves that begin higher are cut off."
+)
+
+#: What curves are drawn against: the column of a point, the name of the panel, and the axis.
+_AGAINST: Final = (
+    ("rows", "Rows", Axis("rows seen", "log")), ("bytes_sent", "Bytes", Axis("sent by all ranks", "log", "B")),
+    ("messages", "Messages", Axis("messages of all ranks", "log")), ("seconds", "Seconds", Axis("time", "log", "s")),
+)  # fmt: skip
+
+# What early points are allowed to take of the height, over the target.
+_HIGHEST: Final = 2.5
+
+
+def curves_figure(gang: StrategyGang, excess: float) -> Figure:
+    """Return the learning curves of all strategies against rows, bytes, messages and seconds."""
+    panels = []
+    for against, title, x in _AGAINST:
+        marks: list[Mark] = []
+        if against in ("rows", "seconds"):
+            marks.append(curve_line(gang.sequential, against, colour=TEXT, marker="", dash="dotted", ranges=()))
+        marks += [
+            curve_line(cell, against, number, size=5.5, **({} if len(cell.rows) > 1 else {"ranges": ()}))
+            for number, cell in enumerate(gang.cells)
+            if cell.rows
+        ]
+        marks.append(Level(gang.target(excess), "target", ORANGE))
+        values = [value for mark in marks for value in mark.values("y")]
+        low, high = min(values), min(max(values), _HIGHEST * gang.target(excess))
+        room = 0.05 * (high - low)
+        panels.append(Panel(title, x, Axis("training objective", low=low - room, high=high + room), marks))
+    return Figure("curves", f"Learning curves: {gang.name}", _CURVES, panels, columns=2, height=330, share="y")
+
+
+def curve_line(cell: StrategyCell, against: str, number: int = 0, **style: Any) -> Line:
+    """Return the training objective of a strategy against a column of its curve."""
+    # What has sent nothing has no place on an axis of powers.
+    points = [(x, y) for x, y in zip(cell.along(against), cell.along("objective"), strict=True) if x.median > 0]
+    x, y = [at.median for at, _ in points], [value for _, value in points]
+    return line_of(cell.name, x, y, number, **{"width": 1.6} | style)
+
+
+def front_figure(gang: StrategyGang, excess: float, name: str = "pareto") -> Figure:
+    """Return the cost of the target: seconds, and bytes."""
+    title = f"Bytes and seconds to the target: {gang.name}"
+    return Figure(name, title, _FRONT, [_front(gang, excess)], height=480)
+
+
+def _below(values: Sequence[float], share: float) -> float:
+    """Return where an axis of powers begins that leaves a share of its length free below the values."""
+    low, high = min(values), max(values)
+    begin: float = low * (low / high) ** (share / (1.0 - share))
+    return min(0.6 * low, begin)
+
+
+def _front(gang: StrategyGang, excess: float) -> Panel:
+    reached, front = gang.reached(excess), gang.front(excess)
+    points = {name: (at["seconds"], max(1.0, at["bytes_sent"])) for name, at in reached.items()}
+    written = texts_at({name: points[name] for name in front})
+    marks: list[Mark] = []
+    if front:
+        x, y = zip(*(points[name] for name in front), strict=True)
+        marks.append(Line("Pareto front", x, y, GREY, width=1.4, steps=True, pale=True))
+    for number, family in enumerate(FAMILIES):
+        names = [cell.name for cell in gang.cells if cell.name in reached and cell.family == family]
+        if names:
+            x, y = zip(*(points[name] for name in names), strict=True)
+            colour, marker = (*SERIES, SKY, TEXT)[number % 7], MARKERS[number % len(MARKERS)]
+            marks.append(Line(family, x, y, colour, marker, width=0.0, size=10.0, names=names, written=written))
+    target = f"{gang.target(excess):.4g}"
+    title = f"To a training objective of {target}" if reached else f"No strategy has reached {target}"
+    # Names stand left of and below the points of the front, where no other can be; they need room.
+    low_s, low_bytes = (
+        _below([max(least, point[side]) for point in reached.values()], share) if reached else None
+        for side, least, share in (("seconds", 1e-9, 0.35), ("bytes_sent", 1.0, 0.0))
+    )
+    x_axis = Axis("time to the target", "log", "s", low=low_s)
+    return Panel(title, x_axis, Axis("sent by all ranks", "log", "B", low=low_bytes), marks)
+
 
 _WIDTH: Final = 170
 
@@ -83,7 +445,7 @@ class Comparison:
 
     def versus(self) -> Table:
         """Return how each method compares with the first, with 95 % intervals over the seeds, and what they decide."""
-        return versus_table(self.gang, excess=self.target_excess, busy=_is_here(self.rows) and were_busy(self.rows))
+        return versus_table(self.gang, excess=self.target_excess, busy=were_busy(self.rows))
 
     def __str__(self) -> str:
         """Return the tables and the answer as text."""
@@ -148,9 +510,10 @@ class Comparison:
 
     def page(self) -> Page:
         """Return the page: answer, figures, tables, what was run, and all rows to download."""
-        first, gang, rows = self.rows[0], self.gang, [*self.rows, *self.search]
-        ranks = f"{gang.where}; seeds {joined(sorted({row['seed'] for row in self.rows}))}"
-        model = f"{first['model']}; {first['partition']} partition; looked at after {joined(first['looks'])} epochs"
+        return study_page(Study("compare", QUESTION, (), {}, (), self._report), [*self.rows, *self.search])
+
+    def _report(self, study: Study, rows: Sequence[Row]) -> dict[str, Any]:
+        first, gang, excess = self.rows[0], self.gang, self.target_excess
         names = {row["strategy"]: row for row in self.rows}
         methods = Table(
             "Methods",
@@ -160,19 +523,19 @@ class Comparison:
             "The schedule is optimal, which has no first rate of its own.",
             n_text=2,
         )  # fmt: skip
-        return Page(
-            title="How do these methods compare?",
-            answer=self.answer,
-            ran=facts(rows, ("Ranks", ranks), ("Model", model)),
-            highlights=self._highlights(),
-            doubts=doubts(self.rows),
-            data=[data_table(self.rows, "features", "non-zero", "commonest label")],
-            figures=[curves_figure(gang, self.target_excess), front_figure(gang, self.target_excess)],
-            tables=self._tables(),
-            details=[methods, *([search_table(self.search)] if self.search else [])],
-            rows=rows,
-            citations=citations(sources_of(row["sync"] for row in self.rows)),
-        )
+        model = f"{first['model']}; {first['partition']} partition; looked at after {joined(first['looks'])} epochs"
+        return {
+            "answer": self.answer,
+            "ran": [
+                ("Ranks", f"{gang.where}; seeds {joined(sorted({row['seed'] for row in self.rows}))}"),
+                ("Model", model),
+            ],
+            "highlights": gang.highlights(excess, "methods"),
+            "data": [data_table(self.rows, "features", "non-zero", "commonest label")],
+            "figures": [curves_figure(gang, excess), front_figure(gang, excess)],
+            "tables": self._tables(),
+            "details": [methods, *([search_table(self.search)] if self.search else [])],
+        }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page into one HTML file, which needs nothing else; return its path.
@@ -191,19 +554,3 @@ class Comparison:
 
     def _tables(self) -> list[Table]:
         return [self.table(), *([self.versus()] if len(self.gang.cells) > 1 else [])]
-
-    def _highlights(self) -> list[tuple[str, str]]:
-        gang = self.gang
-        reached = gang.reached(self.target_excess)
-        found = [(f"{len(reached)} of {len(gang.cells)}", "methods reach the target")]
-        if reached:
-            soonest = min(reached, key=lambda name: reached[name]["seconds"])
-            fewest = min(reached, key=lambda name: reached[name]["bytes_sent"])
-            found.append((seconds_text(reached[soonest]["seconds"]), f"to the target, soonest: {soonest}"))
-            found.append((byte_text(reached[fewest]["bytes_sent"]), f"to the target, fewest: {fewest}"))
-        return found
-
-
-def _is_here(rows: Sequence[Row]) -> bool:
-    """Return whether the load of this machine says anything of the seconds."""
-    return bool(rows[-1]["cluster"] == "local")

@@ -1,28 +1,41 @@
-"""The data of a study: loaded once, and placed on the workers once per number of ranks."""
+"""The data of a study: loaded once and placed on its workers once per number of ranks; evaluation of fitted models.
+
+A study that is resumed keeps what was measured: its rows stay in the folder and in the report. It does not go on with a
+generated twin in the place of a set that it began with, and what it cannot run is said: when it ends, and on its page.
+
+Everything is computed from the model that a fit returns, the average over the ranks, and on all rows: the published
+study scored one rank's own model and took its objective from the last sample seen.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from dsgd.datasets import find, load_or_generate, locate, split_rows
 from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.ledger import PHASES
+from dsgd.runtime import connect_client
 from dsgd.sim import SimulatedCluster
-from dsgd.study.frame.measure import majority_accuracy
-from dsgd.study.frame.missing import MissingData, sizes_of
 from dsgd.study.frame.rows import Row
 from dsgd.types import AnyArray, IntVector
 
 if TYPE_CHECKING:
     from distributed import Client
+
 
 #: Precisions of rows and models.
 DTYPES: Final = ("float32", "float64")
@@ -177,3 +190,155 @@ def _drawn(rows: IntVector, share: float, seed: tuple[int, int]) -> IntVector:
     order = np.random.default_rng(seed).permutation(len(rows))
     drawn: IntVector = rows[np.sort(order[: math.ceil(share * len(rows))])]
     return drawn
+
+
+@dataclass(frozen=True)
+class MissingData:
+    """What rows tell of data that are not here: their name and their numbers of rows."""
+
+    name: str
+    y: Sequence[Any]
+    y_test: Sequence[Any]
+
+
+def sizes_of(name: str, rows: Sequence[Row], asked: int | None, asked_test: int | None) -> MissingData | None:
+    """Return what rows of data tell of what is asked for; None if no row is of so many."""
+    sizes = {(row["rows"], row["test_rows"]) for row in rows}
+    inside = [
+        (n, n_test)
+        for n, n_test in sizes
+        if (asked is None or n <= asked) and (asked_test is None or n_test <= asked_test)
+    ]
+    if not inside:
+        return None
+    n, n_test = max(inside)
+    return MissingData(name, range(n), range(n_test))
+
+
+def missing_runs(found: int, asked: int) -> str:
+    """Return the sentence that says how many runs of a study are missing, empty where none is."""
+    if found >= asked:
+        return ""
+    return (
+        f"{asked - found} of {asked} runs are missing: their data are not on this machine, or the study was "
+        "interrupted. What was measured before is kept. To run the others, name the folder of the data in DSGD_DATA "
+        "and give the same command."
+    )
+
+
+# Bytes and messages of the algorithm, and of control.
+_SENT: Final = ("bytes_sent", "messages", "control_bytes_sent", "control_messages")
+_LOSSES: Final[dict[str, Callable[[AnyArray], AnyArray]]] = {
+    "hinge": lambda margin: np.maximum(0.0, 1.0 - margin),
+    "squared_hinge": lambda margin: np.maximum(0.0, 1.0 - margin) ** 2,
+    "log_loss": lambda margin: np.logaddexp(0.0, -margin),
+}
+
+#: The losses whose full objective is evaluated here, independently of the training code.
+LOSSES: Final = tuple(_LOSSES)
+
+
+def score(model: Any, X: Any, y: AnyArray) -> dict[str, float | None]:
+    """Return how well a fitted classifier predicts.
+
+    - returned: ``accuracy``, ``balanced_accuracy`` (mean of the recalls) and ``f1`` (of the second class, for two
+      classes), all between 0 and 1.
+    """
+    classes = model.classes_
+    decision = np.asarray(model.decision_function(X))
+    codes = (decision > 0).astype(np.intp) if decision.ndim == 1 else np.argmax(decision, axis=1)
+    predicted = classes[codes]
+    f1 = float(f1_score(y, predicted, pos_label=classes[1], zero_division=0.0)) if len(classes) == 2 else None
+    return {
+        "accuracy": float(np.mean(predicted == y)),
+        "balanced_accuracy": float(balanced_accuracy_score(y, predicted)),
+        "f1": f1,
+    }
+
+
+def majority_accuracy(y_train: AnyArray, y_test: AnyArray) -> float:
+    """Return the accuracy on `y_test` of always predicting the commonest label of `y_train`."""
+    labels, counts = np.unique(y_train, return_counts=True)
+    return float(np.mean(y_test == labels[np.argmax(counts)]))
+
+
+def objective(model: Any, X: Any, y: AnyArray, *, loss: str, alpha: float) -> float:
+    """Return the full training objective, alpha/2 ||w||^2 + mean loss, summed over one-vs-rest outputs."""
+    decision = np.asarray(model.decision_function(X), dtype=np.float64)
+    classes = model.classes_
+    outputs = [(decision, classes[1])] if decision.ndim == 1 else list(zip(decision.T, classes, strict=True))
+    mean_loss = sum(
+        float(np.mean(_LOSSES[loss](values * np.where(y == label, 1.0, -1.0)))) for values, label in outputs
+    )
+    return 0.5 * alpha * float(np.sum(np.square(model.coef_, dtype=np.float64))) + mean_loss
+
+
+def point(model: Any, epochs: float) -> dict[str, Any]:
+    """Return a point of a curve after so many epochs: seconds since the first row on rank 0, bytes and messages of all.
+
+    Bytes and messages are the algorithm's; those of control have names of their own.
+    """
+    seconds, totals = model.fit_report_["epochs"][-1]["seconds"], model.ledger_.totals()
+    return {"epoch": epochs, "seconds": seconds, **{name: int(totals[name]) for name in _SENT}}
+
+
+def spent(model: Any, ranks: int = 1) -> dict[str, Any]:
+    """Return seconds by phase, summed over ranks or averaged over `ranks` of them, and counts over all ranks.
+
+    Bytes and messages are the algorithm's; those of control have names of their own.
+    """
+    totals = model.ledger_.totals()
+    return {
+        **{f"{phase}_s": totals[f"{phase}_s"] / ranks for phase in PHASES},
+        **{name: int(totals[name]) for name in (*_SENT, "rounds")},
+    }
+
+
+@contextmanager
+def cluster_of(ranks: int, scheduler: str | None = None, **options: Any) -> Iterator[Client]:
+    """Give a client of a cluster."""
+    if scheduler is not None:
+        with connect_client(scheduler) as client:
+            yield client
+        return
+    from distributed import Client, LocalCluster
+
+    from dsgd.runtime.gang.client import QUIET_WORKER
+
+    with _children_ignore_interrupts():
+        started = LocalCluster(
+            n_workers=ranks,
+            threads_per_worker=1,
+            processes=True,
+            # No dashboard, and a free port for the page that the scheduler serves even so: 8787 may be taken.
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=logging.ERROR,
+            preload=[QUIET_WORKER],
+            **options,
+        )
+    with started as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def cluster_where(needed: bool, ranks: int, scheduler: str | None = None) -> AbstractContextManager[Client | None]:
+    """Give a client as `cluster_of` does if one is needed, else None, so that nothing is started for finished runs."""
+    return cluster_of(ranks, scheduler) if needed else nullcontext()
+
+
+def place_name(scheduler: str | None, network: object = None) -> str:
+    """Return the name of the place of the ranks in rows: "simulated" on a network, "scheduler", or "local"."""
+    return "simulated" if network is not None else "scheduler" if scheduler else "local"
+
+
+@contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Start processes that ignore ctrl-C; this one handles it and closes them in order, without their tracebacks."""
+    if threading.current_thread() is not threading.main_thread():  # signals can be set only there
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -7,8 +7,7 @@ from typing import Any
 
 from dsgd.datasets import check_split
 from dsgd.sim.network import network_for
-from dsgd.study.frame.data import DTYPES, DataSource
-from dsgd.study.frame.measure import LOSSES
+from dsgd.study.frame.data import DTYPES, LOSSES, DataSource
 from dsgd.study.frame.study import Option
 
 _MODEL = "The model"

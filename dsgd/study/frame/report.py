@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from dsgd.report import Claim, Table, load_doubts, origin_doubts, ran
-from dsgd.study.frame.missing import missing_runs
-from dsgd.study.frame.rows import Row
+from dsgd.report import Claim, Line, Table, load_doubts, origin_doubts, ran, series
+from dsgd.study.frame.data import missing_runs
+from dsgd.study.frame.rows import Row, Stat, cells_of
 
 _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
     "data": lambda row: row["dataset"],
@@ -16,6 +16,8 @@ _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
     "test rows": lambda row: f"{row['test_rows']:,}",
     "a row": lambda row: " x ".join(map(str, row["shape"])),
     "features": lambda row: f"{row['features']:,}",
+    "columns": lambda row: f"{row['columns']:,}",
+    "gamma": lambda row: f"{row['gamma']:.3g}",
     "non-zero": lambda row: f"{row['density']:.1%}",
     "commonest label": lambda row: f"{row['majority_accuracy']:.2%}",
     "checksum": lambda row: row.get("checksum", "-"),
@@ -23,13 +25,10 @@ _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
 }
 
 
-def data_table(rows: Iterable[Row], *more: str, note: str = "") -> Table:
+def data_table(rows: Iterable[Row], *more: str, note: str = "", title: str = "Data") -> Table:
     """Return what was trained on: name, source, rows and checksum of each set, and `more` columns."""
     columns = {name: _COLUMNS[name] for name in ("data", "source", "train rows", "test rows", *more, "checksum")}
-    first: dict[str, Row] = {}
-    for row in rows:
-        first.setdefault(row["dataset"], row)
-    return Table.of("Data", first.values(), columns, note, n_text=2)
+    return Table.of(title, (cell.rows[0] for cell in cells_of(rows, "dataset")), columns, note, n_text=2)
 
 
 def facts(rows: Sequence[Row], *own: tuple[str, str]) -> list[tuple[str, str]]:
@@ -79,3 +78,12 @@ def joined(values: Iterable[object]) -> str:
 def time_text(seconds: float) -> str:
     """Return seconds from one second on, and milliseconds below."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def line_of(label: str, x: Sequence[float], y: Sequence[float | Stat], number: int = 0, **style: Any) -> Line:
+    """Return a line that looks like the one of a number; of quantities it has the medians, and their ranges."""
+    colour, marker, dash = series(number)
+    stats = [one for one in y if isinstance(one, Stat)]
+    middle = [one.median if isinstance(one, Stat) else one for one in y]
+    look = {"colour": colour, "marker": marker, "dash": dash, "ranges": [(one.low, one.high) for one in stats]}
+    return Line(label, x, middle, **look | style)

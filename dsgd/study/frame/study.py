@@ -31,12 +31,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Page, Table, origin
-from dsgd.study.frame.data import load_or_keep
-from dsgd.study.frame.missing import MissingData
+from dsgd.study.frame.data import MissingData, cluster_where, load_or_keep, place_name
 from dsgd.study.frame.report import doubts, facts
-from dsgd.study.frame.rows import AbstractRun, Row, StudyRun, check_rows
-from dsgd.study.frame.runner import Record
-from dsgd.study.frame.workers import cluster_where, place_name
+from dsgd.study.frame.rows import Record, Row, Run, StudyRun, check_rows
 from dsgd.study.published import SOURCES, citations, sources_of
 
 if TYPE_CHECKING:
@@ -105,24 +102,6 @@ class Option:
                 raise InvalidParameterError(f"{name}={one!r} is unknown; choose one of {known}.")
             if self.check is not None and one is not None:
                 self.check(one)
-
-
-@dataclass(frozen=True)
-class Run(AbstractRun):
-    """A point of a grid: its columns are attributes, and `study` has the options."""
-
-    study: Study
-    columns: Mapping[str, Any]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["columns"][name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def settings(self) -> Row:
-        """Return everything that decides what is run, as plain values."""
-        return {name: value for name, value in self.columns.items() if not name.startswith("_")}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 /* Counts what goes through the C library of a process: copies, data handed to and taken from the kernel, allocations.
-   Loaded before all other libraries (LD_PRELOAD); dsgd/study/transports/counting.py compiles and reads it. */
+   Loaded before all other libraries (LD_PRELOAD); dsgd/study/transports/parties.py compiles and reads it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -12,19 +12,14 @@ from dsgd.errors import InvalidParameterError
 from dsgd.report import Axis, Bars, Claim, Figure, Line, Panel, Table, byte_text, figure_text, seconds_text, series
 from dsgd.report.theme import MUTED, TEXT
 from dsgd.sim.calibration import run_measurement
-from dsgd.study.frame.cells import Cell, cells_of, one_of, only
-from dsgd.study.frame.report import joined
-from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Batch, Grid, Option, Run, Study
-from dsgd.study.frame.workers import cluster_of
-from dsgd.study.published import STATEMENTS, Statement, as_times
-from dsgd.study.transports import dask_ways
-from dsgd.study.transports.alone import run_alone
-from dsgd.study.transports.counting import can_count, counted
-from dsgd.study.transports.over_mpi import launcher, run_mpi
-from dsgd.study.transports.pairs import Amount, run_pair
-from dsgd.study.transports.parties import MODELS, Work
-from dsgd.study.verdict import Interval, largest, ratio, were_busy
+from dsgd.study.frame.data import cluster_of
+from dsgd.study.frame.report import joined, line_of
+from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
+from dsgd.study.frame.study import Batch, Grid, Option, Study
+from dsgd.study.published import STATEMENTS, Interval, Statement, as_times, largest, were_busy
+from dsgd.study.transports.others import launcher, run_actor, run_graph, run_mpi, run_rpc
+from dsgd.study.transports.pairs import run_pair
+from dsgd.study.transports.parties import MODELS, Amount, Work, can_count, counted, run_alone
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -55,9 +50,7 @@ _STEPS_OF_TASKS: Final = {**_STEPS, "logistic": 100}
 _FEW_FROM_BYTES, _FEW, _MANY = 64_000, 5, 50
 
 
-_ON_CLIENTS: Final = MappingProxyType(
-    {"graph": dask_ways.run_graph, "actor": dask_ways.run_actor, "rpc": dask_ways.run_rpc}
-)
+_ON_CLIENTS: Final = MappingProxyType({"graph": run_graph, "actor": run_actor, "rpc": run_rpc})
 #: What the gang of a way goes over, where it is not memory read from the other process.
 _TRANSPORTS: Final = MappingProxyType({"tcp": "tcp", "tls": "tcp", "spin": "spin"})
 
@@ -157,6 +150,9 @@ _BY_KERNEL: Final = ("to_kernel", "from_kernel", "pulled")
 class WayCell(Cell):
     """What was found of one work over one way; the rows differ in the repetition."""
 
+    #: All cells of the study.
+    cells: Sequence[WayCell] = ()
+
     @property
     def name(self) -> str:
         """What reports call the way."""
@@ -166,9 +162,14 @@ class WayCell(Cell):
         """Return the seconds of a message, written and read: half a round."""
         return self.median("round_s") / 2
 
-    def over(self, other: WayCell | None) -> Interval | None:
-        """Return how long a round takes over that of another cell, repetition by repetition."""
-        return ratio(self.column("round_s", "repeat"), other.column("round_s", "repeat")) if other else None
+    def beside(self, way: str) -> WayCell | None:
+        """Return what was found of the same work over another way; None if it was not run."""
+        return one_of(self.cells, part=self.part, way=way, work=self.work, n_bytes=self.n_bytes)
+
+    def slower(self, than: str, by: str | None = None) -> Interval | None:
+        """Return how long a round takes over that of another way, repetition by repetition; `by` another one's."""
+        ours, other = self.beside(by) if by else self, self.beside(than)
+        return ours.over(other, "round_s") if ours and other else None
 
     def copies(self, *names: str) -> float:
         """Return the sum of some counts of bytes, in messages; all ways of copying by default."""
@@ -179,6 +180,8 @@ def _cells(rows: Iterable[Row]) -> list[WayCell]:
     """Return the cells of parts, ways and works, in the order in which `WAYS` has them."""
     order = list(WAYS)
     found = cells_of(rows, "part", "way", "work", "n_bytes", make=WayCell)
+    for cell in found:
+        cell.cells = found
     return sorted(found, key=lambda cell: (cell.part, order.index(cell.way), cell.n_bytes))
 
 
@@ -199,25 +202,20 @@ def _message_table(cells: Sequence[WayCell]) -> Table:
 
 def _placement_table(cells: Sequence[WayCell]) -> Table:
     """Return registered slots beside slots agreed per message and a ring, by size."""
-    rows = []
-    for static in only(cells, part="messages", way="registered"):
-        dynamic, ring, least = (
-            one_of(cells, part="messages", way=way, n_bytes=static.n_bytes) for way in ("agreed", "ring", "none")
-        )
-        rows.append(
-            (
-                byte_text(static.n_bytes), seconds_text(static.message_s()),
-                seconds_text(dynamic.message_s()) if dynamic else "-",
-                _times(dynamic.over(static) if dynamic else None), _times(ring.over(static) if ring else None),
-                _times(static.over(least)),
-            )
-        )  # fmt: skip
-    columns = ("message", "registered", "agreed", "agreed / registered", "ring / registered", "registered / bound")
+    columns: dict[str, Callable[[WayCell], str]] = {
+        "message": lambda cell: byte_text(cell.n_bytes),
+        "registered": lambda cell: seconds_text(cell.message_s()),
+        "agreed": lambda cell: seconds_text(agreed.message_s()) if (agreed := cell.beside("agreed")) else "-",
+        "agreed / registered": lambda cell: _times(cell.slower("registered", by="agreed")),
+        "ring / registered": lambda cell: _times(cell.slower("registered", by="ring")),
+        "registered / bound": lambda cell: _times(cell.slower("none")),
+    }
     note = (
         "Registered: written where the other process reads it, in a slot made once. Agreed: address and size come with "
         "the message, the other process allocates and reads. The bound is what it takes with nothing sent."
     )
-    return Table("Static and dynamic placement", columns, rows, note)
+    chosen = only(cells, part="messages", way="registered")
+    return Table.of("Static and dynamic placement", chosen, columns, note)
 
 
 def _copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
@@ -254,9 +252,8 @@ def _training_table(cells: Sequence[WayCell]) -> Table:
     rows = []
     for way in dict.fromkeys(cell.way for cell in only(cells, part="training")):
         texts = []
-        for model in models:
-            cell, best = (one_of(cells, part="training", way=one, work=model) for one in (way, "registered"))
-            texts += [seconds_text(cell.median("round_s")) if cell else "-", _times(cell.over(best) if cell else None)]
+        for cell in (one_of(cells, part="training", way=way, work=model) for model in models):
+            texts += [seconds_text(cell.median("round_s")), _times(cell.slower("registered"))] if cell else ["-", "-"]
         rows.append((WAYS[way], *texts))
     columns = [text for model in models for text in (NAMES[model], "/ registered")]
     note = (
@@ -268,22 +265,19 @@ def _training_table(cells: Sequence[WayCell]) -> Table:
 
 def _memory_table(cells: Sequence[WayCell]) -> Table:
     """Return how fast memory is, and what that leaves to gain over the RPC."""
-    rows = []
-    for cell in only(cells, part="messages", way="none"):
-        rpc = one_of(cells, part="messages", way="rpc", n_bytes=cell.n_bytes)
-        both, copy = (cell.n_bytes / seconds / 1e9 for seconds in (cell.message_s(), cell.median("copy_s")))
-        rows.append(
-            (
-                byte_text(cell.n_bytes), seconds_text(cell.message_s()), figure_text(both),
-                seconds_text(cell.median("copy_s")), figure_text(copy), _times(rpc.over(cell) if rpc else None),
-            )
-        )  # fmt: skip
-    columns = ("message", "write and read", "GB/s", "a copy", "GB/s of copies", "most to gain over Dask RPC")
+    columns: dict[str, Callable[[WayCell], str]] = {
+        "message": lambda cell: byte_text(cell.n_bytes),
+        "write and read": lambda cell: seconds_text(cell.message_s()),
+        "GB/s": lambda cell: figure_text(cell.n_bytes / cell.message_s() / 1e9),
+        "a copy": lambda cell: seconds_text(cell.median("copy_s")),
+        "GB/s of copies": lambda cell: figure_text(cell.n_bytes / cell.median("copy_s") / 1e9),
+        "most to gain over Dask RPC": lambda cell: _times(cell.slower("none", by="rpc")),
+    }
     note = (
         "One process on memory of its own: a message is written once and read once, which every way must do, and "
         "copied once. No way can be more times faster than the last column says."
     )
-    return Table("The bound of memory", columns, rows, note)
+    return Table.of("The bound of memory", only(cells, part="messages", way="none"), columns, note)
 
 
 def _verdict(cells: Sequence[WayCell]) -> str:
@@ -291,9 +285,8 @@ def _verdict(cells: Sequence[WayCell]) -> str:
     gains, bounds = [], []
     sizes = sorted({cell.n_bytes for cell in only(cells, part="messages")})
     for size in dict.fromkeys((*sizes[:1], *sizes[-1:])):
-        rpc, best, least = (
-            one_of(cells, part="messages", way=way, n_bytes=size) for way in ("rpc", "registered", "none")
-        )
+        rpc = one_of(cells, part="messages", way="rpc", n_bytes=size)
+        best, least = (rpc.beside("registered"), rpc.beside("none")) if rpc else (None, None)
         if rpc and best and least:
             gains.append(f"{rpc.message_s() / best.message_s():.3g} times at {byte_text(size)}")
             bounds.append(f"{rpc.message_s() / least.message_s():.3g}")
@@ -334,16 +327,12 @@ def _gain(statement: Statement, cells: Sequence[WayCell], way: str, less: float)
     """Return a claim about the training time over a way over that of registered slots, less a number."""
     found: dict[str, Interval] = {}
     bounds: list[str] = []
-    for model in MODELS:
-        other, best, least = (
-            one_of(cells, part="training", way=one, work=model) for one in (way, "registered", "none")
-        )
-        over = other.over(best) if other else None
+    for other in only(cells, part="training", way=way):
+        over, bound = other.slower("registered"), other.slower("none")
         if over is not None:
-            found[model] = over.mapped(lambda value: value - less)
-            bound = other.over(least) if other and least else None
+            found[other.work] = over.mapped(lambda value: value - less)
             bounds.append(
-                f"{NAMES[model]}: {statement.form(found[model].estimate)}"
+                f"{NAMES[other.work]}: {statement.form(found[other.work].estimate)}"
                 + (f", at most {statement.form(bound.estimate - less)} with nothing sent" if bound else "")
             )
     if not found:
@@ -407,8 +396,8 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
 
 def _messages(cells: Sequence[WayCell]) -> Figure:
     """Return the time of a message against its size: what goes through the kernel, and what goes through memory."""
-    timed = [cell for cell in cells if cell.part == "messages"]
-    least = [cell for cell in timed if cell.way == "none"]
+    timed = only(cells, part="messages")
+    least = only(timed, way="none")
     sizes = sorted({cell.n_bytes for cell in timed})
     x = Axis("bytes of a message", "log", ticks={float(size): byte_text(size) for size in sizes})
     panels = []
@@ -416,18 +405,15 @@ def _messages(cells: Sequence[WayCell]) -> Figure:
         ways = [way for way in dict.fromkeys(cell.way for cell in timed) if (way in _MEMORY) is inside]
         marks = [_line(least, WAYS["none"], 0)] if least else []
         for number, way in enumerate(way for way in ways if way != "none"):
-            marks.append(_line([cell for cell in timed if cell.way == way], WAYS[way], 1 + number + 9 * inside))
+            marks.append(_line(only(timed, way=way), WAYS[way], 1 + number + 9 * inside))
         panels.append(Panel(title, x, Axis("time of a message", "log", "s"), marks))
     return Figure("transports_messages", "Time of a message", _MESSAGES, panels, columns=2, height=360, share="xy")
 
 
 def _line(cells: Sequence[WayCell], label: str, number: int) -> Line:
-    at = [float(cell.n_bytes) for cell in cells]
+    style: dict[str, Any] = {} if number else {"colour": MUTED, "marker": "", "dash": "dotted"}
     times = [cell.message_s() for cell in cells]
-    if number == 0:
-        return Line(label, at, times, MUTED, dash="dotted")
-    colour, marker, dash = series(number - 1)
-    return Line(label, at, times, colour, marker, dash)
+    return line_of(label, [float(cell.n_bytes) for cell in cells], times, max(0, number - 1), **style)
 
 
 def _places(ways: Sequence[str]) -> tuple[dict[str, float], Axis]:
@@ -438,7 +424,7 @@ def _places(ways: Sequence[str]) -> tuple[dict[str, float], Axis]:
 
 
 def _copies(cells: Sequence[WayCell], n_bytes: int) -> Figure:
-    own = [cell for cell in cells if cell.part == "counts" and cell.n_bytes == n_bytes]
+    own = only(cells, part="counts", n_bytes=n_bytes)
     places, y = _places([cell.way for cell in own])
     marks, floor = [], [0.0] * len(own)
     for number, (label, *names) in enumerate(
@@ -459,19 +445,15 @@ def _copies(cells: Sequence[WayCell], n_bytes: int) -> Figure:
 
 
 def _training(cells: Sequence[WayCell]) -> Figure:
-    own = [cell for cell in cells if cell.part == "training"]
+    own = only(cells, part="training")
     places, y = _places(list(dict.fromkeys(cell.way for cell in own)))
     marks = []
     for number, model in enumerate(model for model in NAMES if any(cell.work == model for cell in own)):
-        rpc = next((cell for cell in own if cell.work == model and cell.way == "rpc"), None)
-        found = [(cell, over) for cell in own if cell.work == model and rpc and (over := rpc.over(cell)) is not None]
-        colour, marker, _ = series(number)
-        marks.append(
-            Line(
-                NAMES[model], [over.estimate for _, over in found], [places[cell.way] for cell, _ in found], colour,
-                marker, width=0.0, names=[f"{cell.name}: {as_times(over.estimate)}" for cell, over in found],
-            )
-        )  # fmt: skip
+        same = only(own, work=model)
+        found = [(cell, over) for cell in same if (over := cell.slower(cell.way, by="rpc")) is not None]
+        x, heights = [over.estimate for _, over in found], [places[cell.way] for cell, _ in found]
+        names = [f"{cell.name}: {as_times(over.estimate)}" for cell, over in found]
+        marks.append(line_of(NAMES[model], x, heights, number, dash="solid", width=0.0, names=names))
     panel = Panel("", Axis("times as fast as over Dask RPC", "log", "x"), y, marks)
     return Figure(
         "transports_training", "Training over each way", _TRAINING, [panel], columns=1, height=60 + 28 * len(places)

@@ -1,24 +1,34 @@
-"""Messages over what Dask offers between workers: its task graph, its actors, and its RPC.
+"""Messages over what others carry: Dask's task graph, its actors and its RPC, and MPI.
 
 The arrays stay on the two workers, and the client only says what to do. Over the graph a turn is a task that takes the
 result of the one before from the other worker. An actor lives on one worker, and a task on the other calls it. Over the
 RPC a handler of one worker is called by a task on the other, with the array in a frame of its own.
+
+Over MPI there are two processes of an ``mpiexec`` of their own, which write what they found into a file::
+
+    mpiexec -n 2 python -m dsgd.study.transports.others ORDERS FILE
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from dsgd.runtime.dask_internals import as_frame, ask_worker, event_loop, serve
 from dsgd.study.frame.rows import Row
-from dsgd.study.transports.counting import counts_here
-from dsgd.study.transports.pairs import Amount, count_row, digest, time_row, warm_up
-from dsgd.study.transports.parties import AbstractParty, Work, make_party
+from dsgd.study.transports.pairs import Pair, Wire
+from dsgd.study.transports.parties import AbstractParty, Amount, Work, counts_here, digest, make_party, take_rounds
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
@@ -26,9 +36,9 @@ if TYPE_CHECKING:
 
     from distributed import Client
 
-# A task that is bound to a worker which has left waits for ever.
-_LIMIT_S: Final = 120.0
 
+# A task that is bound to a worker which has left waits for ever.
+_TASK_LIMIT_S: Final = 120.0
 _PARTIES: dict[str, AbstractParty] = {}
 
 
@@ -42,12 +52,6 @@ def _turn(name: str, work: Work, begins: bool, got: AnyArray | None) -> AnyArray
     return out
 
 
-def _counts(client: Client, workers: Sequence[str]) -> list[int]:
-    """Return what both workers have counted."""
-    found = client.run(counts_here, workers=list(workers)).values()
-    return [int(count) for count in np.sum(list(found), axis=0)]
-
-
 def _workers(client: Client) -> list[str]:
     return sorted(client.scheduler_info(n_workers=-1)["workers"])
 
@@ -57,27 +61,21 @@ def run_graph(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool
     from distributed import wait
 
     workers, rows = _workers(client), []
-    for number, (work, amount) in enumerate(works):
-        name, held = f"{number} {time.time_ns()}", None
 
-        def round_s(held: Any, name: str = name, work: Work = work) -> tuple[float, Any]:
-            begin = time.perf_counter()
+    def counted() -> list[int]:
+        found = client.run(counts_here, workers=workers).values()
+        return [int(count) for count in np.sum(list(found), axis=0)]
+
+    for number, (work, amount) in enumerate(works):
+
+        def step(held: Any, name: str = f"{number} {time.time_ns()}", work: Work = work) -> Any:
             up = client.submit(_turn, name, work, True, held, workers=workers[:1], pure=False)
             down = client.submit(_turn, name, work, False, up, workers=workers[1:], pure=False)
             with client.as_current():
-                wait(down, timeout=_LIMIT_S)
-            return time.perf_counter() - begin, down
+                wait(down, timeout=_TASK_LIMIT_S)
+            return down
 
-        warm = []
-        for _ in range(warm_up(work)):
-            seconds, held = round_s(held)
-            warm.append(seconds)
-        n, found = amount.after(min(warm)), []
-        before = _counts(client, workers) if counts else []
-        for _ in range(n):
-            seconds, held = round_s(held)
-            found.append(seconds)
-        row = count_row(before, _counts(client, workers), n) if counts else time_row(found)
+        row, held = take_rounds(work, amount, step, counted if counts else None)
         rows.append({**row, "digest": client.submit(digest, held, workers=workers[1:]).result()})
     return rows
 
@@ -103,26 +101,13 @@ def _call(
     work: Work, amount: Amount, ask: Callable[[AnyArray], AnyArray], count: Callable[[], list[int]] | None
 ) -> Row:
     """Take turns with a party that is called; a task beside which the other worker answers."""
-    party, out, got = make_party(work, is_first=True), np.empty(work.n, np.float32), None
+    party, out = make_party(work, is_first=True), np.empty(work.n, np.float32)
 
-    def play(n: int) -> list[float]:
-        nonlocal got
-        seconds = []
-        for _ in range(n):
-            begin = time.perf_counter()
-            party.turn(got, out)
-            got = ask(out)
-            seconds.append(time.perf_counter() - begin)
-        return seconds
+    def step(got: AnyArray | None) -> AnyArray:
+        party.turn(got, out)
+        return ask(out)
 
-    n = amount.after(min(play(warm_up(work))))
-    if count is None:
-        row = time_row(play(n))
-    else:
-        before = count()
-        play(n)
-        row = count_row(before, count(), n)
-    assert got is not None  # there was a round
+    row, got = take_rounds(work, amount, step, count)
     return {**row, "digest": digest(got)}
 
 
@@ -183,3 +168,50 @@ def run_rpc(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool) 
             client.submit(_call_worker, workers[1], work, amount, counts, workers=workers[:1], pure=False).result()
         )
     return rows
+
+
+_MPI_LIMIT_S: Final = 600.0
+
+
+def launcher() -> str | None:
+    """Return the ``mpiexec`` beside this interpreter or on the PATH; None where that, or mpi4py, is missing."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    return found if find_spec("mpi4py") is not None else None
+
+
+def run_mpi(works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
+    """Return the rows of some works over MPI; see `dsgd.study.transports.pairs.run_pair`."""
+    program = launcher()
+    assert program is not None  # the runner has asked
+    orders = json.dumps({"works": [[vars(work), vars(amount)] for work, amount in works], "counts": counts})
+    with tempfile.TemporaryDirectory(prefix="dsgd-") as folder:
+        path = Path(folder) / "rows.json"
+        command = [program, "-n", "2", sys.executable, "-m", __name__, orders, str(path)]
+        subprocess.run(command, check=True, timeout=_MPI_LIMIT_S, capture_output=True)
+        rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+    return rows
+
+
+def _main(orders: str, path: str) -> None:
+    from mpi4py import MPI
+
+    world, given, rows = MPI.COMM_WORLD, json.loads(orders), []
+    begins, peer = world.Get_rank() == 0, 1 - world.Get_rank()
+
+    def both() -> list[int]:
+        total = world.allreduce(np.array(counts_here()))
+        return [int(count) for count in total]
+
+    for of_work, of_amount in given["works"]:
+        work, amount = Work(**of_work), Amount(**of_amount)
+        wire = Wire(lambda out: world.Send(out, peer), lambda into: world.Recv(into, peer), work.n)
+        pair = Pair(wire, make_party(work, begins), begins=begins)
+        row, held = take_rounds(work, amount, pair.step, both if given["counts"] else None, world.bcast)
+        rows.append({**row, "digest": digest(held)})
+    if begins:
+        Path(path).write_text(json.dumps(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
