@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from distributed import Client, LocalCluster
 
-from dsgd.runtime.messages import FIT_PREFIX
-
 if TYPE_CHECKING:
     import ssl
 
@@ -384,12 +382,13 @@ def departure(stimulus: str) -> str:
     return next((text for cause, text in _DEPARTURES.items() if stimulus.startswith(cause)), "left the cluster")
 
 
-def fit_tasks(scheduler: Scheduler) -> list[tuple[str, TaskState]]:
-    """Return names and tasks of the detached fits that a scheduler holds.
+def published_tasks(scheduler: Scheduler, prefix: str) -> list[tuple[str, TaskState]]:
+    """Return tasks that datasets of the same name hold, with these names.
 
-    Uses ``Scheduler.extensions["publish"]``; only clients have a documented way. Without it there is no list of them.
+    Uses ``Scheduler.extensions["publish"]``; only clients have a documented way. Without it detached fits are not
+    listed.
     """
-    names = [str(name) for name in scheduler.extensions["publish"].datasets if str(name).startswith(FIT_PREFIX)]
+    names = [str(name) for name in scheduler.extensions["publish"].datasets if str(name).startswith(prefix)]
     return [(name, scheduler.tasks[name]) for name in names if name in scheduler.tasks]
 
 

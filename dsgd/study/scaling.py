@@ -154,10 +154,11 @@ def vary(point: PublishedPoint) -> list[float]:
     fast = replace(
         node, flop_per_s=2 * node.flop_per_s, memory_bytes_per_s=2 * node.memory_bytes_per_s, layer_s=node.layer_s / 2
     )
+    slow = Link(byte_s=link.byte_s, overhead_s=10 * link.overhead_s, latency_s=10 * link.latency_s)
     cases = (
         (node, wire, True),
         (node, replace(wire, between=replace(link, byte_s=2 * link.byte_s)), True),
-        (node, replace(wire, between=Link(link.byte_s, 10 * link.overhead_s, 10 * link.latency_s)), True),
+        (node, replace(wire, between=slow), True),
         (fast, wire, True),
         (node, wire, False),
     )

@@ -19,7 +19,7 @@ from dsgd import SGDRegressor
 from dsgd.comm.frames import OP_ALLGATHER
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import SimulatedCluster, SlowRank
-from dsgd.sim.cluster import Fabric
+from dsgd.sim.cluster import Fabric, SimTransport
 from dsgd.sync import (
     AnytimeSGD,
     AsyncADMM,
@@ -78,7 +78,7 @@ class Spy:
     @contextmanager
     def watching(self, kind: type[Any]) -> Iterator[None]:
         """Watch gangs of a strategy on simulated ranks, message by message."""
-        sync, send, made = kind.sync, Fabric.send, SimulatedCluster._transports
+        sync, send, make = kind.sync, Fabric.send, SimTransport.__init__
         exchange = getattr(kind, "beside", None)
         spy = self
 
@@ -98,18 +98,16 @@ class Spy:
                 spy.messages.append((source, to, np.array(array) if op != OP_ALLGATHER else np.empty(0)))
             return send(fabric, source, to, array, op, at)
 
-        def transports(*args: Any) -> Any:
-            found = made(*args)
-            for transport in found:
-                transport.offload = None  # or sums would be played without messages
-            return found
+        def made(transport: Any, *args: Any) -> None:
+            make(transport, *args)
+            transport.offload = None  # or sums would be played without messages
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kind, "sync", synced)
             if issubclass(kind, AbstractBeside):
                 patch.setattr(kind, "beside", beside)
             patch.setattr(Fabric, "send", sent)
-            patch.setattr(SimulatedCluster, "_transports", transports)
+            patch.setattr(SimTransport, "__init__", made)
             yield
 
 

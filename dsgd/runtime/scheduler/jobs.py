@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import cloudpickle
 
-from dsgd.runtime.dask_internals import add_worker_plugin, fit_tasks, make_installer, ping_worker, state_of
+from dsgd.runtime.dask_internals import add_worker_plugin, make_installer, ping_worker, published_tasks, state_of
 from dsgd.runtime.messages import FIT_PREFIX, LOADED_VERSION, WORKER_ANSWER, local_versions
 from dsgd.runtime.plan import rank_names
 
@@ -336,7 +336,7 @@ _STATES: Final = {"processing": "running", "memory": "done", "erred": "failed"}
 def list_rows(scheduler: Scheduler, views: Sequence[JobView]) -> list[dict[str, Any]]:
     """Return all jobs and detached fits, newest first, as `dsgd.jobs.list_jobs` describes them."""
     rows = []
-    for name, task in fit_tasks(scheduler):
+    for name, task in published_tasks(scheduler, FIT_PREFIX):
         row = _row(name.removeprefix(FIT_PREFIX), *(task.annotations or {}).get("dsgd", ("", "", 0.0)))
         row |= {"detached": True, "state": _STATES.get(task.state, "queued")}
         row["driver"] = task.processing_on.address if task.processing_on else ""

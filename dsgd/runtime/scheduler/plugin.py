@@ -23,13 +23,13 @@ from dsgd.errors import VersionMismatchError
 from dsgd.runtime.dask_internals import (
     cancel_task,
     departure,
-    fit_tasks,
     forget_replicas,
     has_dashboard,
     needed_workers,
     offers,
     pause_worker,
     plugins_of,
+    published_tasks,
     remove_worker,
     resume_worker,
     serve,
@@ -314,7 +314,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
         """Keep adaptive scaling from removing a worker of a gang, or one that drives a detached fit."""
-        drivers = {task.processing_on.address for _, task in fit_tasks(scheduler) if task.processing_on}
+        running = [task.processing_on for _, task in published_tasks(scheduler, FIT_PREFIX)]
+        drivers = {worker.address for worker in running if worker}
         needed = self.registry.leases.keys() | drivers
         return [ws for ws in workers if ws.address not in needed]
 
