@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,13 @@ def client_fixture(n_workers: int, *, hurt: bool = False) -> Any:
             assert_clean(client)
 
     return client
+
+
+def on_ranks(
+    client: Client, program: Any, *args: Any, blocks: Sequence[Any] = (), pack: Any = programs.keep, **options: Any
+) -> Any:
+    """Run a program with these arguments on the ranks of a job, which takes its blocks as they are."""
+    return run_on_cluster(program, list(blocks), client=client, pack=pack, args=args, **options)
 
 
 def rank_workers(client: Client) -> list[str]:

@@ -256,11 +256,6 @@ def unpicklable(rank: Rank, data: Any) -> Any:
     return threading.Lock()
 
 
-def pid_of(rank: Rank, data: Any) -> list[int]:
-    """Return the process of each rank."""
-    return [int(pid) for pid in rank.group.allgather(np.array([float(os.getpid())]))[:, 0]]
-
-
 def time_of(rank: Rank, data: Any, seconds: float) -> tuple[float, float]:
     """Return when the first rank began and the last one ended, by the clock of the machine, and publish in between."""
     begin = time.time()

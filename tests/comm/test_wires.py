@@ -20,7 +20,7 @@ from dsgd.comm.sockets.listener import parse_ports, split_address
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.worker.wires import WireOptions, open_listener
-from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
+from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
 from own_wire import make_folders_in
 
 pytestmark = pytest.mark.cluster
@@ -131,7 +131,7 @@ def test_a_stranger_is_sent_away_while_ranks_wait_for_each_other(client: Client)
     results: list[Any] = []
 
     def run() -> None:
-        results.append(run_on_cluster(programs.add_up, [], client=client, pack=programs.keep_late, ports=ports))
+        results.append(on_ranks(client, programs.add_up, pack=programs.keep_late, ports=ports))
 
     runner = threading.Thread(target=run)
     runner.start()
@@ -226,9 +226,7 @@ def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
         assert all("does not encrypt" in text for text in refusals.values())
         # One for those that connect and one for those that listen, for all ranks of all jobs.
         assert all(1 <= n <= 2 for n in encrypted.run(firewall.tls_contexts).values())
-        long = run_on_cluster(
-            programs.add_long, [], client=encrypted, pack=programs.keep, args=(300_000,), transport="tcp"
-        )
+        long = on_ranks(encrypted, programs.add_long, 300000, transport="tcp")
         assert long.value == 300_000 * 6
         assert all(stat["worker"].startswith("tls://") for stat in long.stats)
         assert_clean(encrypted)

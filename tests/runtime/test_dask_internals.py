@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 import threading
 import urllib.request
@@ -286,14 +285,6 @@ def test_blocked_calls_are_told() -> None:
     assert internals.blocked_call(ValueError("another")) is None
 
 
-def test_servers_of_this_process_have_timers(cluster: LocalCluster, client: Client) -> None:
-    """The scheduler and workers of a cluster of this process are found, with their timers; those of others are not."""
-    assert list(internals.servers_here(client)) == [cluster.scheduler, *cluster.workers.values()]
-    assert len(internals.timers_of(cluster.workers[0], ("profile", "tick", "none"))) == 2
-    with Client(cluster.scheduler_address, set_as_default=False) as other:
-        assert list(internals.servers_here(other)) == []
-
-
 def test_certificates_of_a_worker() -> None:
     """Workers of one cluster connect with their certificates, and those of another cluster are refused."""
     one, other = (SimpleNamespace(security=Security.temporary()) for _ in range(2))
@@ -325,21 +316,3 @@ def test_facts_of_the_machine() -> None:
         internals.interface_address("none-such")
     assert internals.cpu_count() >= 1
     assert internals.memory_bytes() >= 1 << 20
-
-
-def test_heartbeats_of_closing_workers_are_quiet() -> None:
-    """The message of distributed about a heartbeat is filtered out, and others are not."""
-    import inspect
-
-    from distributed import Worker
-
-    log, filters = logging.getLogger("distributed.worker"), list(logging.getLogger("distributed.worker").filters)
-    try:
-        exec(internals.QUIET_HEARTBEATS)
-        record = logging.LogRecord("distributed.worker", logging.ERROR, "", 0, "Failed during heartbeat", (), None)
-        assert not log.filter(record)
-        record.msg = "other"
-        assert log.filter(record)
-    finally:
-        log.filters[:] = filters
-    assert "during heartbeat" in inspect.getsource(Worker.heartbeat)

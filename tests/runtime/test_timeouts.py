@@ -14,9 +14,9 @@ import gang_programs as programs
 from dsgd import SGDClassifier
 from dsgd.cli import fit as command
 from dsgd.errors import GangTimeoutError, InvalidParameterError
-from dsgd.runtime import Timeouts, run_on_cluster
+from dsgd.runtime import Timeouts
 from dsgd.runtime.timeouts import DEFAULT_TIMEOUTS
-from gang_cluster import client_fixture, cluster_fixture
+from gang_cluster import client_fixture, cluster_fixture, on_ranks
 
 cluster = cluster_fixture(2)
 client = client_fixture(2)
@@ -61,9 +61,7 @@ def test_limits_of_estimators_and_of_the_command_line() -> None:
 def test_a_missed_deadline_tells_where_all_ranks_were(client: Client) -> None:
     """The error of a rank that waited in vain has the stacks of all ranks: its own, and what the other one did."""
     with pytest.raises(GangTimeoutError, match="rank 0 waited 2 s for rank 1") as caught:
-        run_on_cluster(
-            programs.wait_for_one_that_wanders, [], client=client, pack=programs.keep, timeouts=Timeouts(peer=2.0)
-        )
+        on_ranks(client, programs.wait_for_one_that_wanders, timeouts=Timeouts(peer=2.0))
     told = "\n".join(caught.value.__notes__)
     first, second = told.split("rank 0 on worker tcp://")[-1].split("rank 1 on worker tcp://")
     assert "in wander_off" in second

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from distributed import Client, Scheduler, Worker
 from tornado.ioloop import PeriodicCallback
 
-from dsgd.runtime import Rank, run_on_cluster
 from dsgd.runtime.dask_internals import servers_here
 from dsgd.runtime.worker import timers
-from gang_cluster import start_cluster
+from gang_cluster import on_ranks, start_cluster
 
 
 def _worker(**periods: float) -> Any:
@@ -58,17 +56,13 @@ def test_timers_are_restored_after_an_error() -> None:
     assert _periods(worker) == {"tick": 20.0}
 
 
-def _look(rank: Rank, data: Any) -> list[dict[str, float]]:
+def _look(*_: Any) -> list[dict[str, float]]:
     return [_shortest(server) for kind in (Worker, Scheduler) for server in kind._instances]
 
 
 def _shortest(server: Any) -> dict[str, float]:
     # Dask itself changes the period of others, of the heartbeat for one, by how many workers there are.
     return {name: period for name, period in _periods(server).items() if name in timers._NAMES}
-
-
-def _keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
-    return list(blocks)
 
 
 def test_servers_of_dask_have_these_timers() -> None:
@@ -82,10 +76,11 @@ def test_servers_of_dask_have_these_timers() -> None:
         before = [_shortest(server) for server in servers]
         assert [set(periods) for periods in before] == [{"profile", "tick"}, {"tick"}]
         assert max(period for periods in before for period in periods.values()) < 500.0
-        seen = run_on_cluster(_look, [], client=client, pack=_keep).value
+        seen = on_ranks(client, lambda rank, packed: [packed, _look()], pack=_look).value
         after = [_shortest(server) for server in servers]
         with Client(cluster.scheduler_address) as other:
             assert not servers_here(other)
     assert after == before
-    assert {"profile": 500.0, "tick": 500.0} in seen
-    assert {"tick": 500.0} in seen
+    for stage in seen:  # packing, training
+        assert {"profile": 500.0, "tick": 500.0} in stage
+        assert {"tick": 500.0} in stage
