@@ -18,7 +18,6 @@ import gang_programs as programs
 from dsgd import SGDClassifier
 from dsgd.comm.sockets.listener import parse_ports, split_address
 from dsgd.errors import ClusterError, InvalidParameterError
-from dsgd.runtime import run_on_cluster
 from dsgd.runtime.worker.wires import WireOptions, open_listener
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
 from own_wire import make_folders_in
@@ -30,21 +29,11 @@ client = client_fixture(3)
 
 
 def sums(client: Client, **options: Any) -> Any:
-    return run_on_cluster(
-        programs.sums_of, [], client=client, pack=programs.keep, args=((0, 3, 1000, 300_001),), **options
-    )
+    return on_ranks(client, programs.sums_of, (0, 3, 1000, 300_001), **options)
 
 
 def transports(result: Any) -> list[str]:
     return [stat["transport"] for stat in result.stats]
-
-
-def test_ranks_can_talk_through_the_ports_of_their_workers(client: Client) -> None:
-    """With transport="rpc" no other port is used, and the bits are those of TCP."""
-    over_tcp, over_rpc = (sums(client, transport=name) for name in ("tcp", "rpc"))
-    assert (transports(over_tcp), transports(over_rpc)) == (["tcp"] * 3, ["rpc"] * 3)
-    assert over_rpc.value == over_tcp.value
-    assert over_rpc.ledger.totals()["bytes_sent"] == over_tcp.ledger.totals()["bytes_sent"]
 
 
 def test_a_wire_of_another_package_may_carry_the_arrays(client: Client, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_freed_memory_is_kept_from_packing_to_the_end(client: Client) -> None:
 
 def test_every_transport_gives_the_same_bits(client: Client) -> None:
     """Workers of one host share memory unless told otherwise; what they sum does not depend on it."""
-    wires = {"auto": "shm", "spin": "shm", "shm": "shm", "tcp": "tcp"}
+    wires = {"auto": "shm", "spin": "shm", "shm": "shm", "tcp": "tcp", "rpc": "rpc"}
     results = {name: on_ranks(client, programs.sums_of, (3, 1000, 50_001), transport=name) for name in wires}
     assert all({s["transport"] for s in results[name].stats} == {wire} for name, wire in wires.items())
     assert len({tuple(result.value) for result in results.values()}) == 1
