@@ -5,11 +5,9 @@ A spy stands in the way of every message of a gang and of every exchange of its 
 
 from __future__ import annotations
 
-import runpy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ from dsgd.sync import (
     AutoSync,
     BackupWorkers,
     EagerDiLoCo,
-    Hogwild,
     MinibatchSGD,
     OverlapSGP,
     PostLocalSGD,
@@ -38,7 +35,6 @@ from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.delayed import AbstractBeside
 from dsgd.sync.names import STRATEGIES
 
-DOCS = Path(__file__).parents[2] / "docs"
 P, EVERY, ROUNDS = 5, 4, 24
 SLOW = 0
 FAR = 1e6  # entries of the first model; steps are many orders of magnitude smaller
@@ -209,19 +205,7 @@ def test_vectors_are_what_the_strategy_says(name: str, watched: dict[str, Spy]) 
     assert long.all() if place.sends == "model" else not long.any()
 
 
-def test_hogwild_sends_nothing(watched: dict[str, Spy]) -> None:
-    """Threads that share a model have no messages."""
-    assert Hogwild.taxonomy.sends == "nothing"
-    assert not watched["hogwild"].messages
-
-
 def test_other_words_are_refused() -> None:
     """A word that the survey does not have is named, with those that there are."""
     with pytest.raises(InvalidParameterError, match=r"Taxonomy\(scheduling=\.\.\.\) must be one of 'synchronous'"):
         Taxonomy("centralised", "late", "model", "server")  # type: ignore[arg-type]
-
-
-def test_the_table_of_the_page_is_that_of_the_classes() -> None:
-    """The page shows what the classes declare."""
-    for name, text in runpy.run_path(str(DOCS / "figures" / "taxonomy.py"))["tables"]().items():
-        assert (DOCS / "figures" / name).read_text(encoding="utf-8") == text, f"run docs/figures/taxonomy.py: {name}"

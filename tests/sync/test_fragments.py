@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dsgd.collectives.model import LinkCost, allreduce_seconds, choose_algorithm
+from dsgd.collectives.model import LinkCost
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster, predict
 from dsgd.sync import DiLoCo, StreamingDiLoCo, streaming_for
-from dsgd.sync.contrib.fragments import kept_of
 
 N, P, ROW_S, ADDED_S = 200_000, 8, 2e-6, 1.5e-10
 
@@ -42,23 +41,6 @@ def test_as_many_fragments_hide_as_can(network: str, slack: float | None) -> Non
     if chosen.fragments < 64:
         more = replace(chosen, fragments=4 * chosen.fragments, every=max(1, chosen.every // 4))
         assert seconds(network, more) > seconds(network, chosen)
-
-
-@pytest.mark.parametrize("network", ["1GbE", "10GbE", "100GbE"])
-@pytest.mark.parametrize(("period", "fragments"), [(2**12, 4), (2**12, 16), (2**15, 4), (2**15, 64), (2**19, 8)])
-def test_the_closed_form_says_when_fragments_pay(network: str, period: int, fragments: int) -> None:
-    """On simulated ranks 1 / (2 F - 1) of the steps decides of hidden fragments, and none gain 2x."""
-    between = NETWORKS[network].between
-    link = LinkCost(between.alpha_s, between.byte_s, ADDED_S)
-    chosen = StreamingDiLoCo(period // fragments, fragments, 1)
-    gain = kept_of(chosen) * seconds(network, DiLoCo(period)) / seconds(network, chosen)
-    assert kept_of(chosen) == 1.0 - 1.0 / (2 * fragments)
-    assert 0.5 < gain < 2.0
-    n_bytes = 8 * N
-    exchange_s = allreduce_seconds(choose_algorithm(n_bytes, P), n_bytes, P, link)
-    part_s = allreduce_seconds(choose_algorithm(n_bytes // fragments, P), n_bytes // fragments, P, link)
-    if part_s * fragments <= period * ROW_S:
-        assert (gain > 1.0) == (exchange_s > period * ROW_S / (2 * fragments - 1))
 
 
 def test_fragments_follow_the_latency() -> None:
