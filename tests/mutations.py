@@ -591,14 +591,14 @@ FAMILIES: Final[Mapping[str, Sequence[Mutation]]] = {
             "dsgd/runtime/scheduler/registry.py",
             "            taken.update(job.workers)\n",
             "            taken.update(() if is_blocked else job.workers)\n",
-            "runtime/test_queue.py",
+            "runtime/test_registry.py",
         ),
         Mutation(
             "the last to come is served first",
             "dsgd/runtime/scheduler/registry.py",
             "        for job in queue:\n",
             "        for job in queue[::-1]:\n",
-            "runtime/test_queue.py",
+            "runtime/test_registry.py",
         ),
         Mutation(
             "a scheduler that slept blames the workers",

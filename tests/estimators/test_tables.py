@@ -95,13 +95,6 @@ def test_files_train_the_model_of_their_rows(
     np.testing.assert_array_equal(found.predict(str(folder / where)), found.predict(table()))
 
 
-def test_counts_in_files_are_scored_as_those_in_memory(folder: Path) -> None:
-    """D2 of a loss with a log link is the same from files as from the table, to the bit."""
-    found = SGDRegressor(loss="poisson", encoder=ColumnEncoder({"y": "drop"}), max_iter=2, tol=None, random_state=0)
-    found.fit(str(folder / "parts"), "w")
-    assert found.score(folder / "parts", "w") == found.score(table(), "w")
-
-
 def test_names_of_targets_are_columns_of_tables_in_memory(wanted: SGDClassifier) -> None:
     """``fit(table, "y")`` is ``fit`` without that column, and with its values; without an encoder as well."""
     frame = table()
@@ -150,12 +143,6 @@ def test_the_model_keeps_its_encoder(folder: Path) -> None:
     warm = model(warm_start=True).fit(frame, "y")
     assert warm.fit(frame[:50], "y").encoder_.n_samples_seen_ == N
     assert clone(found).fit(frame[:50], "y").encoder_.n_samples_seen_ == 50
-
-
-def test_simulated_ranks_train_on_tables(folder: Path) -> None:
-    """Ranks on a virtual clock get encoded rows like any others."""
-    found = model(client=SimulatedCluster(2)).fit(folder / "parts", "y")
-    assert found.score(table(), "y") > 0.85
 
 
 GRID = {"alpha": [1e-4, 1e-2], "loss": ["hinge", "log_loss"]}

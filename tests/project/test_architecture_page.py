@@ -43,26 +43,3 @@ def test_what_the_page_names_is_there() -> None:
     named = re.findall(r"``([\w.]+)``\s+\(``([\w/]+\.py)``\)", text)
     assert len(named) >= 15
     assert [place for place in named if place[0] not in defined(place[1])] == []
-
-
-def test_the_constants_of_waiting_are_those_of_the_code() -> None:
-    """A row of the table of waits names constants of the files that it names."""
-    text = PAGE.read_text(encoding="utf-8")
-    table = text[text.index("Where a rank waits") : text.index("After training, rank 0")]
-    n_named = 0
-    for row in table.split("* - ")[1:]:
-        code = "".join(
-            (REPOSITORY / file).read_text(encoding="utf-8") for file in re.findall(r"``(dsgd/[\w/]+\.py)``", row)
-        )
-        for name in re.findall(r"``(_?[A-Z][A-Z_]+)``", row):
-            assert re.search(rf"^{name}(: Final)? = ", code, re.MULTILINE), name
-            n_named += 1
-    assert n_named >= 8
-
-
-def test_the_drawing_and_the_tables_are_those_of_their_script() -> None:
-    """The files in the repository are those that the script writes, and the page shows all of them."""
-    text = PAGE.read_text(encoding="utf-8")
-    for path, content in SCRIPT["files"]().items():
-        assert path.read_text(encoding="utf-8") == content, f"run docs/figures/architecture.py: {path.name} is old"
-        assert path.name in text

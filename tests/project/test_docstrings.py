@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 from numpydoc.validate import Validator, get_doc_object
 from sklearn.base import BaseEstimator
-from sklearn.utils.metaestimators import available_if
 
 import dsgd
 import dsgd.datasets
 import dsgd.svm
-from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
@@ -120,158 +118,6 @@ def test_every_command_is_in_the_documentation() -> None:
 
     missing = [path for path in paths(typer.main.get_command(app), "") if f".. command-help:: {path}\n" not in page]
     assert not missing
-
-
-def test_a_docstring_is_completed_by_those_of_its_bases() -> None:
-    """Parameters come in the order of the signature, a class's own words win, and other sections stay behind them."""
-
-    class Base:
-        """A base.
-
-        Parameters
-        ----------
-        tol : float
-            When to stop.
-        C : float, default 1.0
-            Cost.
-
-        Attributes
-        ----------
-        gap_ : float
-            How far from the optimum.
-        """
-
-    @inherit_docs
-    class Final(Base):
-        """Fits a line.
-
-        Two sentences.
-
-        Parameters
-        ----------
-        C : float, default 2.0
-            Cost of errors.
-
-        See Also
-        --------
-        Base : The rest.
-        """
-
-        def __init__(self, C: float = 2.0, *, tol: float) -> None: ...
-
-    assert Final.__doc__ == inspect.cleandoc(
-        """Fits a line.
-
-        Two sentences.
-
-        Parameters
-        ----------
-        C : float, default 2.0
-            Cost of errors.
-        tol : float
-            When to stop.
-
-        Attributes
-        ----------
-        gap_ : float
-            How far from the optimum.
-
-        See Also
-        --------
-        Base : The rest.
-        """
-    )
-
-
-def test_a_method_is_completed_by_the_same_method_of_a_base() -> None:
-    """Parameters, results and errors that a method leaves out are its base's, or its rows those of predict."""
-
-    class Base:
-        def fit(self, X: Any, y: Any = None) -> None:
-            """Train.
-
-            Parameters
-            ----------
-            X : array
-                Rows.
-            y : array
-                Targets.
-
-            Returns
-            -------
-            self
-
-            Raises
-            ------
-            InvalidDataError
-                The rows cannot be trained on.
-            """
-
-        def predict(self, X: Any) -> None:
-            """Return values.
-
-            Parameters
-            ----------
-            X : array or dask array
-                Rows.
-            """
-
-    @inherit_method_docs
-    class Classifier(Base):
-        def fit(self, X: Any, y: Any = None, *more: Any) -> None:
-            """Train a classifier.
-
-            Parameters
-            ----------
-            y : array
-                Labels.
-            *more : object
-                Ignored.
-
-            Raises
-            ------
-            GangError
-                A rank failed.
-            """
-
-        @available_if(lambda model: True)
-        def predict_proba(self, X: Any) -> None:
-            """Return probabilities."""
-
-    assert Classifier.fit.__doc__ == inspect.cleandoc(
-        """Train a classifier.
-
-        Parameters
-        ----------
-        X : array
-            Rows.
-        y : array
-            Labels.
-        *more : object
-            Ignored.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        GangError
-            A rank failed.
-        InvalidDataError
-            The rows cannot be trained on.
-        """
-    )
-    assert Classifier.predict_proba.__doc__ == inspect.cleandoc(
-        """Return probabilities.
-
-        Parameters
-        ----------
-        X : array or dask array
-            Rows.
-        """
-    )
-    assert "Labels" not in Base.fit.__doc__
 
 
 def test_every_parameter_of_an_estimator_is_described_once() -> None:

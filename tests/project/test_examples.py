@@ -52,13 +52,6 @@ def test_an_svm_runs_on_machines_that_are_not_there(capsys: pytest.CaptureFixtur
     assert all(float(a[2]) > 5 * float(b[2]) for a, b in zip(slow, fast, strict=True))
 
 
-def test_every_example_is_listed_in_the_documentation() -> None:
-    """Each file under docs/examples is named on some page."""
-    pages = "".join(page.read_text(encoding="utf-8") for page in _DOCS.glob("*.rst"))
-    for example in (_DOCS / "examples").glob("*.py"):
-        assert f"examples/{example.name}" in pages
-
-
 def test_the_first_example_of_the_readme_runs_as_it_stands(capsys):
     """Who pastes it into an interpreter needs nothing else, and sees where the seconds went."""
     text = (_DOCS.parent / "README.md").read_text(encoding="utf-8")

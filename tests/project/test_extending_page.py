@@ -40,19 +40,6 @@ def fitted(sync: Any) -> SGDClassifier:
     return SGDClassifier(max_iter=3, tol=None, n_jobs=3, sync=sync, random_state=0).fit(X, X[:, 0] > 0)
 
 
-def test_every_template_is_short() -> None:
-    """There is one for each kind, of at most 40 lines."""
-    assert len(TEMPLATES) == len(set(TEMPLATES)) == PAGE.count("\n----") == 8
-    assert [name for name in TEMPLATES if len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) > 40] == []
-
-
-def test_every_file_that_the_page_names_is_there() -> None:
-    """Steps name files and folders of the repository that exist."""
-    named = re.findall(r"``((?:dsgd|svm|datasets|docs|tests|benchmarks)/[\w/.]+)``", PAGE)
-    assert len(named) > 20
-    assert [name for name in named if not (REPOSITORY / name).exists()] == []
-
-
 def test_the_strategy_keeps_the_laws() -> None:
     """It passes every check, and trains."""
     check_strategy(Beyond(every=8))

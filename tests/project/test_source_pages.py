@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 from functools import cache
 from pathlib import Path
@@ -20,22 +19,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 def extension() -> dict[str, Any]:
     """Return what the extension of the documentation defines, which imports Sphinx."""
     return runpy.run_path(str(DOCS / "_ext" / "sources.py"))
-
-
-def test_every_source_has_a_page() -> None:
-    """Each says what is proposed in five sentences, shows class and claims of its source, and when to use it."""
-    pages = {path.stem: path.read_text(encoding="utf-8") for path in (DOCS / "sources").glob("*.rst")}
-    pages.pop("index")
-    assert set(pages) == set(SOURCES)
-    for key, text in pages.items():
-        title, proposes = text.split("\n\n")[:2]
-        assert title.splitlines()[0] == SOURCES[key].system
-        assert len(re.findall(r"[.?!](?=\s|$)", proposes)) == 5, key
-        assert re.findall(r"^\.\. (source|source-claims):: (.+)$", text, re.MULTILINE) == [
-            ("source", key),
-            ("source-claims", key),
-        ]
-        assert re.findall(r"^(.+)\n-+$", text, re.MULTILINE) == ["When to use it", "When not", "Claims"]
 
 
 @pytest.mark.slow
