@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from chaos.gates import Gates
-from chaos.harness import fork
-from chaos.nodes import run_adaptive
 from chaos.scenarios import Scenario, draw
 from chaos.table import newest, summary
 
@@ -44,24 +40,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 def test_a_fault_leaves_nothing_behind(stage: Callable[[Scenario], None], scenario: Scenario) -> None:
     """The fit ends as it must, nothing of it is left on the cluster, and the cluster trains on."""
     stage(scenario)
-
-
-def test_an_adaptive_cluster_spares_the_workers_of_a_fit(stage: Callable[[Scenario], None], tmp_path: Path) -> None:
-    """A cluster that adapts keeps its workers while they train, and lets them go when they have."""
-    process, pipe = fork(run_adaptive, Gates(str(tmp_path)))
-    try:
-        assert pipe.poll(120.0)
-        kind, ranks, accuracy, adapted = pipe.recv()
-        assert (kind, ranks, adapted) == ("model", 2, True)
-        assert accuracy > 0.85
-        assert pipe.poll(60.0)
-        assert pipe.recv() == ("workers", 1)
-        process.join(30.0)
-        assert process.exitcode == 0
-    finally:
-        process.kill()
-        process.join()
-        pipe.close()
 
 
 def test_the_table_of_a_soak_counts_each_run_once() -> None:
