@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from numba import TypingError
 
 from dsgd.kernels import cache
 from dsgd.kernels.jit import _turns
-from dsgd.kernels.turns import Turns
 from forks import forking
 
 
@@ -64,19 +62,6 @@ def test_a_failed_compilation_ends_the_turn_of_its_process(tmp_path: Path, monke
         refused(1.0)
     assert not _turns._compiling
     with refused._cache.lock_path.open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_a_kernel_that_cannot_be_compiled_ends_the_turn(tmp_path: Path) -> None:
-    """After a failed compilation nobody waits: the lock is free, and the next kernel takes it."""
-    path = tmp_path / "kernels.lock"
-    turns, dispatcher = Turns(), SimpleNamespace(_cache=SimpleNamespace(lock_path=path))
-    load = turns.loading(dispatcher, lambda *args: None)
-    assert load() is None
-    with path.open("ab") as lock, pytest.raises(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    turns.leave(dispatcher)
-    with path.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.report import Axis, Figure, Line, Panel
 from dsgd.report.labels import boxes_along, boxes_at, place_labels
-from dsgd.report.png import canvas
 
 FRAME = (0.0, 0.0, 400.0, 300.0)
 SIZE = (50.0, 10.0)
@@ -51,24 +49,3 @@ def test_a_label_keeps_off_a_line() -> None:
     line = boxes_along(np.array([(0.0, 140.0), (200.0, 140.0), (200.0, 0.0)]), 2.0)
     ((x, y),) = place_labels([(198.0, 142.0)], [SIZE], 5.0, line, FRAME)
     assert y > 142.0 or x > 200.0
-
-
-def test_names_in_a_picture_do_not_overlap() -> None:
-    """Names of near points are apart in the picture that matplotlib draws."""
-    points = {"overlap-sgp": (1.1, 120.0), "slowmo": (1.0, 125.0), "one-shot": (1.12, 110.0)}
-    marks = [
-        Line(name, [x], [y], marker="circle", width=0, names=[name], written={name: name})
-        for name, (x, y) in points.items()
-    ]
-    drawn = canvas(
-        Figure(
-            "near",
-            "Near points",
-            "Points.",
-            [Panel("", Axis("x", low=0.2, high=5.0), Axis("y", low=0.0, high=400.0), marks)],
-        )
-    )
-    (axis,) = drawn.axes
-    boxes = [np.array(text.get_window_extent().extents) for text in axis.texts]
-    assert sorted(text.get_text() for text in axis.texts) == sorted(points)
-    assert all(_common(a, b) == 0.0 for a, b in combinations(boxes, 2))
