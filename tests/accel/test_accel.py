@@ -168,10 +168,7 @@ def test_a_script_runs_as_if_it_ran_alone(tmp_path: Path) -> None:
         print("numba" in sys.modules, "dsgd.svm" in sys.modules)
     """
     done = run(script, tmp_path, "--verbose", "x", options=("--verbose",))
-    assert done.stdout.splitlines() == [
-        "__main__ 7 ['--verbose', 'x'] 1 sklearn.svm._classes",
-        "False False",
-    ]
+    assert done.stdout.splitlines() == ["__main__ 7 ['--verbose', 'x'] 1 sklearn.svm._classes", "False False"]
     assert "SVC.fit of 4 x 1: scikit-learn" in done.stderr
     assert "1 fits" in done.stderr
     quiet = run(script, tmp_path, options=("--exclude", "NuSVC", "--exclude", "SVC"))

@@ -207,11 +207,7 @@ def _gate(order: FitOrder, say: Connection) -> None:
                 on_event(event)
 
         return run_on_cluster(
-            GatedProgram(program, order.gates),
-            blocks,
-            pack=GatedPack(pack, order.gates),
-            on_event=listen,
-            **options,
+            GatedProgram(program, order.gates), blocks, pack=GatedPack(pack, order.gates), on_event=listen, **options
         )
 
     dsgd.runtime.run_on_cluster = gated  # type: ignore[attr-defined]

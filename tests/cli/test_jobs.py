@@ -20,10 +20,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with (
-        start_cluster(2, processes=False) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
         yield client
 
 

@@ -199,10 +199,7 @@ def test_all_ranks_must_wait_in_the_same_way() -> None:
     with tcp.Listener() as first, tcp.Listener() as second:
         addresses = [first.address, second.address]
         two_kinds = run_ranks(
-            [
-                lambda: tcp.connect(first, 0, addresses, **options),
-                lambda: shm.connect(second, 1, addresses, **options),
-            ]
+            [lambda: tcp.connect(first, 0, addresses, **options), lambda: shm.connect(second, 1, addresses, **options)]
         )
     for result in (*connect_shm(2, wait=["sleep", "spin"]), *two_kinds):
         assert isinstance(result, ProtocolError)

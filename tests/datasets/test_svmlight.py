@@ -358,10 +358,7 @@ def test_blocks_are_read_by_worker_processes(tmp_path: Path, rng: np.random.Gene
     path, bad = tmp_path / "x.svm", tmp_path / "bad.svm"
     write_svmlight(X, np.arange(3000), path)
     bad.write_bytes(b"1 1:1\n" * 500 + b"1 1:\n")
-    with (
-        start_cluster(2) as cluster,
-        Client(cluster) as client,
-    ):
+    with start_cluster(2) as cluster, Client(cluster) as client:
         futures = client.compute(read_svmlight(path, blocksize=20_000))
         parts = client.gather(futures)
         assert len(parts) > 4

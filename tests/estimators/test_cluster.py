@@ -35,10 +35,7 @@ OPTIONS = {"alpha": 1e-2, "max_iter": 8, "tol": None, "random_state": 0}
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """Two single-threaded worker processes."""
-    with (
-        start_cluster(2) as cluster,
-        Client(cluster) as client,
-    ):
+    with start_cluster(2) as cluster, Client(cluster) as client:
         yield client
 
 

@@ -254,12 +254,7 @@ def test_early_stopping_needs_rows_to_validate_on(make, options):
 @pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
 def test_what_only_workers_can_do_is_not_silently_ignored(make, name):
     """A parameter of worker processes that changes nothing in this process is named in a warning."""
-    value = {
-        "transport": "tcp",
-        "on_failure": "restart",
-        "elastic": True,
-        "timeouts": Timeouts(hung=9),
-    }[name]
+    value = {"transport": "tcp", "on_failure": "restart", "elastic": True, "timeouts": Timeouts(hung=9)}[name]
     said = re.escape(f"{make.__name__}({name}={value!r})")
     with pytest.warns(UserWarning, match=rf"{said} has an effect on worker"):
         make(max_iter=2, tol=None, eta0=1e-4, **{name: value}).fit(np.eye(4), [0, 1, 0, 1])

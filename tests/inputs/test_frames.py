@@ -185,10 +185,7 @@ def test_columns_become_numbers() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda **o: SGDClassifier(max_iter=5, tol=None, random_state=0, **o),
-        lambda **o: LinearSVC(**o),
-    ],
+    [lambda **o: SGDClassifier(max_iter=5, tol=None, random_state=0, **o), lambda **o: LinearSVC(**o)],
     ids=["sgd", "svm"],
 )
 def test_tables_of_all_kinds_train_on_a_cluster_as_here(make: Any, client: Client) -> None:

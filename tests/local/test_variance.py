@@ -117,12 +117,7 @@ def test_the_optimum_is_that_of_the_peer(reduction: Any, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("reduction", "sync"),
-    [
-        (SAGA(0.4), MinibatchSGD(20)),
-        (SVRG(0.4), MinibatchSGD(20)),
-        (SVRG(), LocalSGD(16)),
-        (SVRG(), LocalSGD(80)),
-    ],
+    [(SAGA(0.4), MinibatchSGD(20)), (SVRG(0.4), MinibatchSGD(20)), (SVRG(), LocalSGD(16)), (SVRG(), LocalSGD(80))],
     ids=repr,
 )
 def test_ranks_find_the_optimum_of_all_rows(reduction: Any, sync: Any) -> None:

@@ -86,11 +86,7 @@ def models(monkeypatch):
             {"sync": [7, LocalSGD(40, rates="pooled"), EpochAveraging(), None, 10_000, "local:every=9"]},
             (X, Y3, None),
         ),
-        (
-            clone(CLASSIFIER).set_params(alpha=1e-2),
-            {"sync": [12, None, 64], "penalty": ["l1", "l2"]},
-            (S, Y, WEIGHTS),
-        ),
+        (clone(CLASSIFIER).set_params(alpha=1e-2), {"sync": [12, None, 64], "penalty": ["l1", "l2"]}, (S, Y, WEIGHTS)),
     ],
     ids=["default", "classes-weights", "l1-sparse", "schedules", "pooled", "periods", "periods-sparse"],
 )

@@ -113,10 +113,7 @@ def test_hashes_are_murmurhash(values: list[str]) -> None:
 
 
 @settings(max_examples=30)
-@given(
-    st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=30),
-    st.lists(st.integers(0, 30), max_size=4),
-)
+@given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=30), st.lists(st.integers(0, 30), max_size=4))
 def test_moments_are_those_of_all_rows_however_they_are_cut(values: list[float], cuts: list[int]) -> None:
     """Mean and variance of parts, merged, are the exact ones of the whole, rounded."""
     from fractions import Fraction

@@ -18,14 +18,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import CheckpointError
 from dsgd.local import SGD, Objective
 from dsgd.runtime import Checkpoint
-from dsgd.runtime.checkpoints.checkpoint import (
-    SavedState,
-    SupersededError,
-    check_place,
-    read_newest,
-    read_own,
-    write,
-)
+from dsgd.runtime.checkpoints.checkpoint import SavedState, SupersededError, check_place, read_newest, read_own, write
 from dsgd.runtime.checkpoints.description import describe
 
 OWN = "checkpoint-00000000-00000000.dsgd"

@@ -7,12 +7,7 @@ import threading
 import pytest
 from distributed.comm.core import CommClosedError
 
-from dsgd.errors import (
-    AbortedError,
-    ClusterUnreachableError,
-    GangTimeoutError,
-    InvalidDataError,
-)
+from dsgd.errors import AbortedError, ClusterUnreachableError, GangTimeoutError, InvalidDataError
 from dsgd.runtime.gang.versions import code_allowed
 from dsgd.runtime.worker.failures import as_error, describe
 

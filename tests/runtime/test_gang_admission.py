@@ -229,11 +229,7 @@ def test_a_job_in_the_queue_outlives_a_worker(cluster: LocalCluster, client: Cli
 
 @pytest.mark.parametrize(
     ("where", "call"),
-    [
-        ("scheduler", "run_function"),
-        ("scheduler", "register_scheduler_plugin"),
-        ("worker", "plugin-add"),
-    ],
+    [("scheduler", "run_function"), ("scheduler", "register_scheduler_plugin"), ("worker", "plugin-add")],
 )
 def test_a_cluster_that_takes_no_plugins_says_what_to_allow(where: str, call: str) -> None:
     """A call that the scheduler or the workers block is named, with the setting that blocks it."""

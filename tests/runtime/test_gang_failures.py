@@ -23,14 +23,7 @@ from distributed import Client, LocalCluster
 import gang_programs as programs
 from dsgd.comm.memory import neighbours
 from dsgd.comm.wires import shm
-from dsgd.errors import (
-    ClusterError,
-    GangError,
-    GangTimeoutError,
-    InvalidDataError,
-    RankError,
-    WorkerLostError,
-)
+from dsgd.errors import ClusterError, GangError, GangTimeoutError, InvalidDataError, RankError, WorkerLostError
 from dsgd.runtime.gang.cluster import Cluster
 from forks import forking
 from gang_cluster import (

@@ -18,15 +18,7 @@ import gang_programs as programs
 from dsgd import SGDClassifier
 from dsgd.errors import ClusterError, InvalidDataError, RankError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart
-from gang_cluster import (
-    assert_clean,
-    client_fixture,
-    cluster_fixture,
-    on_ranks,
-    put_blocks,
-    signal_rank,
-    start_cluster,
-)
+from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, put_blocks, signal_rank, start_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -187,10 +179,7 @@ def test_failures_are_counted(client: Client) -> None:
         if "begun" in event:
             signal_rank(client, 0)
 
-    with (
-        pytest.warns(RuntimeWarning, match="was lost"),
-        pytest.raises(WorkerLostError) as caught,
-    ):
+    with pytest.warns(RuntimeWarning, match="was lost"), pytest.raises(WorkerLostError) as caught:
         on_ranks(client, programs.count_starts, 60.0, n_ranks=2, on_event=kill_one, on_failure=Restart(at_most=1))
     assert "formed again 1 times before" in caught.value.__notes__[0]
 

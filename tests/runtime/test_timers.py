@@ -67,10 +67,7 @@ def _shortest(server: Any) -> dict[str, float]:
 
 def test_servers_of_dask_have_these_timers() -> None:
     """Those of a real worker and of its scheduler are slow during a job and have their periods again after it."""
-    with (
-        start_cluster(1, processes=False) as cluster,
-        Client(cluster) as client,
-    ):
+    with start_cluster(1, processes=False) as cluster, Client(cluster) as client:
         servers = [cluster.workers[0], cluster.scheduler]
         assert list(servers_here(client)) == servers[::-1]
         before = [_shortest(server) for server in servers]

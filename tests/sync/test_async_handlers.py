@@ -64,16 +64,8 @@ METHODS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "ASGD": (ASGD(), "asgd", {}),
     "StalenessAware": (StalenessAware(arrivals=2), "aware", {"arrivals": 2, "usual": 1.5}),
     "softsync": (StalenessAware(arrivals=3, usual=1.0), "aware", {"arrivals": 3, "usual": 1.0}),
-    "DelayCompensatedASGD": (
-        DelayCompensatedASGD(compensation=0.5),
-        "compensated",
-        {"strength": 0.5, "decay": None},
-    ),
-    "adaptive": (
-        DelayCompensatedASGD(compensation=0.5, decay=0.9),
-        "compensated",
-        {"strength": 0.5, "decay": 0.9},
-    ),
+    "DelayCompensatedASGD": (DelayCompensatedASGD(compensation=0.5), "compensated", {"strength": 0.5, "decay": None}),
+    "adaptive": (DelayCompensatedASGD(compensation=0.5, decay=0.9), "compensated", {"strength": 0.5, "decay": 0.9}),
     "StaleSynchronous": (StaleSynchronous(slack=1), "stale", {"slack": 1}),
     "BackupWorkers": (BackupWorkers(backups=1), "backup", {"wanted": 2}),
 }
@@ -128,11 +120,7 @@ def test_a_worker_without_rows_compensates_nothing() -> None:
 
 
 @settings(max_examples=30)
-@given(
-    n_workers=st.integers(1, 5),
-    slack=st.integers(0, 3),
-    order=st.lists(st.integers(0, 4), min_size=1, max_size=60),
-)
+@given(n_workers=st.integers(1, 5), slack=st.integers(0, 3), order=st.lists(st.integers(0, 4), min_size=1, max_size=60))
 def test_nobody_is_further_ahead_than_the_slack(n_workers: int, slack: int, order: list[int]) -> None:
     """A worker that may continue is at most `slack` gradients ahead of the slowest, which may always continue."""
     driver = Driver(StaleSynchronous(slack=slack).handler, n_workers, 0.01, rounds=10**6)
@@ -147,12 +135,7 @@ def test_nobody_is_further_ahead_than_the_slack(n_workers: int, slack: int, orde
 
 
 @settings(max_examples=30)
-@given(
-    n_workers=st.integers(1, 5),
-    backups=st.integers(0, 5),
-    rounds=st.integers(1, 4),
-    seed=st.integers(0, 2**31),
-)
+@given(n_workers=st.integers(1, 5), backups=st.integers(0, 5), rounds=st.integers(1, 4), seed=st.integers(0, 2**31))
 def test_backup_workers_reach_the_end_of_every_epoch(n_workers: int, backups: int, rounds: int, seed: int) -> None:
     """In whatever order gradients come, all workers get through their epochs: none is left without an answer."""
     rng = np.random.default_rng(seed)

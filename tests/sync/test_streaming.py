@@ -16,9 +16,7 @@ SHARDS = shards_of([40, 25, 33], d=7)
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    [EagerDiLoCo(8), *(StreamingDiLoCo(8, 3, delay, compressor=TopK(0.3)) for delay in (1, 2))],
-    ids=repr,
+    "strategy", [EagerDiLoCo(8), *(StreamingDiLoCo(8, 3, delay, compressor=TopK(0.3)) for delay in (1, 2))], ids=repr
 )
 def test_threads_change_no_bit(strategy):
     """Sums beside the steps of a round give the model of sums for which all ranks wait."""
