@@ -207,17 +207,6 @@ def test_several_classes_and_balanced_weights(client):
     assert model.score(X, y) > 0.95
 
 
-def test_partial_fit(client, data):
-    """partial_fit on dask input is one pass over all blocks and continues from the last call."""
-    X, y = data
-    dX, dy = da.from_array(X, chunks=(250, -1)), da.from_array(y, chunks=250)
-    model = SGDClassifier(random_state=0, alpha=1e-2, client=client)
-    for _ in range(3):
-        model.partial_fit(dX, dy, classes=[0, 1])
-    assert model.t_ == 1 + 3 * 500
-    assert model.score(X, y) > 0.7
-
-
 def test_partial_fit_takes_classes_in(client, data):
     """On a cluster too, the output of a class is what it would have been, had all been told before."""
     X, y = data
@@ -242,17 +231,6 @@ def test_partial_fit_keeps_what_ranks_remember(client, data):
     assert model.coef_.tobytes() == whole.coef_.tobytes()
     model.set_params(client=None, n_jobs=3).partial_fit(X, y)
     assert model.score(X, y) > 0.7
-
-
-@pytest.mark.slow
-def test_model_lives_without_a_cluster(client, data):
-    """A model fitted on a cluster loads and predicts in a process that never sees one."""
-    X, y = data
-    model = SGDClassifier(**OPTIONS, client=client).fit(X, y)
-    script = "import pickle, sys; m, X = pickle.load(sys.stdin.buffer); sys.stdout.write(str(int(m.predict(X).sum())))"
-    pickled = pickle.dumps((model, X))
-    result = subprocess.run([sys.executable, "-c", script], input=pickled, capture_output=True, check=True)
-    assert int(result.stdout) == int(model.predict(X).sum())
 
 
 def test_bad_input(client, data):

@@ -21,7 +21,7 @@ from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import Adam, Momentum
 from dsgd.runtime import Timeouts
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import ASGD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from dsgd.sync import ASGD, MinibatchSGD
 
 CLASSIFICATION_LOSSES = [
     "hinge",
@@ -35,14 +35,6 @@ CLASSIFICATION_LOSSES = [
     "squared_epsilon_insensitive",
 ]
 REGRESSION_LOSSES = ["squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"]
-STRATEGIES = [
-    LocalSGD(every=7),
-    LocalSGD(every=7, overlap=True),
-    EpochAveraging(),
-    OneShotAveraging(),
-    MinibatchSGD(batch=16),
-    AnytimeSGD(seconds=np.inf),
-]
 
 
 @pytest.fixture(scope="module")
@@ -142,16 +134,6 @@ def test_no_probabilities_for_hinge(two_classes):
         _ = model.predict_proba
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_same_seed_same_model(two_classes, strategy):
-    """The same seed and number of ranks give the same bits."""
-    X, y = two_classes
-    first, second = (
-        SGDClassifier(max_iter=5, tol=None, random_state=4, sync=strategy, n_jobs=3).fit(X, y) for _ in range(2)
-    )
-    assert np.array_equal(first.coef_, second.coef_)
-
-
 def test_one_rank_ignores_the_strategy(two_classes):
     """With one rank every strategy that averages models is plain SGD, bit for bit."""
     X, y = two_classes
@@ -171,26 +153,6 @@ def test_sparse_and_dense_agree(two_classes, kind):
     dense = SGDClassifier(**options).fit(X, y)
     sparse = SGDClassifier(**options).fit(kind(X), y)
     np.testing.assert_allclose(sparse.coef_, dense.coef_, rtol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_index_width(two_classes, dtype):
-    """CSR with 32- and 64-bit indices is accepted and gives the same model."""
-    X, y = two_classes
-    csr = sp.csr_matrix(X)
-    wide = sp.csr_matrix((csr.data, csr.indices.astype(dtype), csr.indptr.astype(dtype)), shape=csr.shape)
-    wide.indices, wide.indptr = wide.indices.astype(dtype), wide.indptr.astype(dtype)
-    model = SGDClassifier(max_iter=2, tol=None, random_state=0).fit(wide, y)
-    plain = SGDClassifier(max_iter=2, tol=None, random_state=0).fit(csr, y)
-    assert np.array_equal(model.coef_, plain.coef_)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_dtype_is_kept(two_classes, dtype):
-    """Coefficients have the precision of the input."""
-    X, y = two_classes
-    model = SGDClassifier(max_iter=2, tol=None).fit(X.astype(dtype), y)
-    assert model.coef_.dtype == dtype
 
 
 @pytest.mark.parametrize(

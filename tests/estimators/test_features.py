@@ -86,14 +86,6 @@ def test_ranks_have_the_same_features_without_a_byte(sync: Any) -> None:
     assert sent[0]["bytes_sent"] > 0
 
 
-def test_one_and_three_ranks_take_the_same_steps_along_mean_gradients() -> None:
-    """With a batch of all rows in every step the model is, to rounding, the same on one rank and on three."""
-    X, y = circles(600)
-    fit = {**FIT, "learning_rate": "constant", "eta0": 0.5, "features": FEATURES, "max_iter": 20}
-    one, three = (SGDClassifier(**fit, sync=MinibatchSGD(600), n_jobs=ranks).fit(X, y) for ranks in (1, 3))
-    np.testing.assert_allclose(three.coef_, one.coef_, rtol=1e-8, atol=1e-10)
-
-
 def test_training_goes_on_with_its_features(tmp_path: Path) -> None:
     """Calls of partial_fit through pickles, a resumed checkpoint and rows on disk end in the bits of one fit."""
     X, y = circles()
