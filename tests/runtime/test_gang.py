@@ -22,13 +22,11 @@ from dsgd import SGDClassifier
 from dsgd.errors import (
     ClusterError,
     ClusterUnreachableError,
-    InvalidDataError,
     InvalidParameterError,
     VersionMismatchError,
 )
 from dsgd.runtime import client_for, client_of, close_own_cluster, connect_client, run_on_cluster
 from dsgd.runtime.gang import versions
-from dsgd.runtime.progress import Publisher
 from dsgd.runtime.worker import heap
 from gang_cluster import client_fixture, cluster_fixture, on_ranks, put_blocks, start_cluster, wait_until
 from gangs import raise_first, run_ranks
@@ -162,18 +160,6 @@ def test_progress_reaches_the_caller(client: Client) -> None:
     assert seen[-1][0] == {"number": 199, "loss": 0.5, "name": "x", "none": None}
     assert 2 <= len(seen) < 50
     assert {ident for _, ident in seen} == {threading.get_ident()}
-
-
-def test_a_publisher_thins_out_and_keeps_the_last() -> None:
-    """Events closer than 0.2 s replace each other; flush passes on the one that waits, once."""
-    now, sent = [0.0], []
-    publisher = Publisher(sent.append, lambda: now[0])
-    for number in range(10):
-        now[0] = number * 0.05
-        publisher({"n": number})
-    publisher.flush()
-    publisher.flush()
-    assert [event["n"] for event in sent] == [0, 4, 8, 9]
 
 
 def test_jobs_on_different_workers_run_side_by_side(client: Client) -> None:
@@ -359,6 +345,15 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     assert "distributed.nanny" not in done.stderr
 
 
+def test_repeated_jobs_leave_nothing(client: Client) -> None:
+    """Twenty jobs in a row leave as many keys on the scheduler as there were before."""
+    blocks = put_blocks(client, 3)
+    before = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+    for _ in range(20):
+        on_ranks(client, programs.add_up, blocks=blocks)
+    wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) - before)
+
+
 HEARTBEAT = """
 import asyncio, sys
 from distributed import Scheduler, Worker
@@ -391,19 +386,3 @@ def test_workers_that_are_closed_print_no_traceback() -> None:
     assert "CommClosedError: in <TCP>: Stream is closed" in said["plain"]
     assert "CommClosedError" not in said["quiet"]
     assert "Traceback" not in said["quiet"]
-
-
-def test_targets_given_twice_start_no_processes(caplog: pytest.LogCaptureFixture) -> None:
-    """A list of names for rows is refused at once."""
-    with caplog.at_level("WARNING", logger="dsgd"), pytest.raises(InvalidDataError, match="y and sample_weight"):
-        SGDClassifier().fit(["a", "b"], [0, 1])
-    assert not caplog.records
-
-
-def test_repeated_jobs_leave_nothing(client: Client) -> None:
-    """Twenty jobs in a row leave as many keys on the scheduler as there were before."""
-    blocks = put_blocks(client, 3)
-    before = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
-    for _ in range(20):
-        on_ranks(client, programs.add_up, blocks=blocks)
-    wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) - before)

@@ -150,20 +150,16 @@ def test_svms_run_one_rank_per_worker_with_all_its_threads(data: Any) -> None:
     """SVMs keep the threads of a worker for their kernels, and find what they find in this process."""
     X, y = data
     with threads_of(2, 2) as client:
-        check_svms(client, X, y)
-
-
-def check_svms(client: Client, X: np.ndarray, y: np.ndarray) -> None:
-    kernel = SVC(gamma=0.1, client=client).fit(X[:300], y[:300])
-    assert kernel.fit_report_["ranks"] == 2
-    np.testing.assert_allclose(
-        kernel.decision_function(X), SVC(gamma=0.1).fit(X[:300], y[:300]).decision_function(X), atol=1e-2
-    )
-    linear = LinearSVC(client=client).fit(X, y)
-    assert linear.fit_report_["ranks"] == 2
-    np.testing.assert_allclose(linear.coef_, LinearSVC().fit(X, y).coef_, atol=1e-3)
-    threads = on_ranks(client, lambda rank, data: rank.n_threads, ranks_per_worker=1).value
-    assert threads == 2
+        kernel = SVC(gamma=0.1, client=client).fit(X[:300], y[:300])
+        assert kernel.fit_report_["ranks"] == 2
+        np.testing.assert_allclose(
+            kernel.decision_function(X), SVC(gamma=0.1).fit(X[:300], y[:300]).decision_function(X), atol=1e-2
+        )
+        linear = LinearSVC(client=client).fit(X, y)
+        assert linear.fit_report_["ranks"] == 2
+        np.testing.assert_allclose(linear.coef_, LinearSVC().fit(X, y).coef_, atol=1e-3)
+        threads = on_ranks(client, lambda rank, data: rank.n_threads, ranks_per_worker=1).value
+        assert threads == 2
 
 
 def test_libraries_are_held_to_the_share_of_a_rank() -> None:
@@ -184,22 +180,14 @@ def test_libraries_are_held_to_the_share_of_a_rank() -> None:
         assert (share, set(found)) == (1, {1})
         assert set(run_on_threads(look, [None] * 64).value) == {1}
         assert blas() == before
-        with limit_pools(3), limit_pools(2):
+        # Two jobs in one process hold it down until both are over, in whatever order they end.
+        first, second = limit_pools(3), limit_pools(2)
+        first.__enter__()
+        with second:
+            first.__exit__(None, None, None)
             assert set(blas()) == {2}
         with limit_pools(9):
             assert blas() == before
-
-
-def test_the_first_limit_may_end_before_the_second() -> None:
-    """Two jobs in one process hold BLAS down until both are over, in whatever order they end."""
-    with threadpool_limits(4, user_api="blas"):
-        first, second = limit_pools(1), limit_pools(2)
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {2}
-        second.__exit__(None, None, None)
-        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {4}
 
 
 def test_the_default_clusters_of_dask_train(data: Any) -> None:
