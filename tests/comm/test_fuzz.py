@@ -98,8 +98,8 @@ u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 codes = st.sampled_from(sorted(frames.DTYPE_CODES.values()))
 
 
-@given(u64, u32, u64, u16, codes, st.integers(0, frames.MAX_FRAME_BYTES), u32)
-def test_a_header_reads_as_it_was_written(*fields: int) -> None:
+@given(st.tuples(u64, u32, u64, u16, codes, st.integers(0, frames.MAX_FRAME_BYTES), u32))
+def test_a_header_reads_as_it_was_written(fields: tuple[int, ...]) -> None:
     """unpack_from undoes pack_into for every value of every field."""
     buffer = bytearray(frames.HEADER_BYTES)
     frames.pack_into(buffer, *fields)

@@ -83,15 +83,6 @@ def test_lars_does_not_see_the_scale_of_gradients() -> None:
     np.testing.assert_allclose(np.linalg.norm(steps[0]), 0.5 * 0.1 * 5.0, rtol=1e-12)
 
 
-def test_a_plain_minibatch_is_that_of_minibatch_sgd() -> None:
-    """Momentum of zero on one rank equals exchanging gradients on one rank."""
-    X, y, _ = rows()
-    fit = {"loss": "log_loss", "learning_rate": "constant", "eta0": 0.1, "max_iter": 3, "tol": None, "shuffle": False}
-    local = SGDClassifier(**fit, optimizer=Momentum(0.0, batch=12)).fit(X, y)
-    exchanged = SGDClassifier(**fit, sync=MinibatchSGD(batch=12)).fit(X, y)
-    np.testing.assert_allclose(local.coef_, exchanged.coef_, rtol=1e-12)
-
-
 @pytest.mark.parametrize("policy", ["keep", "zero", "average"])
 def test_what_becomes_of_momentum(policy: Any) -> None:
     """Memory is left alone, forgotten, or replaced by its mean weighted by rows."""

@@ -118,15 +118,3 @@ def test_every_command_is_in_the_documentation() -> None:
 
     missing = [path for path in paths(typer.main.get_command(app), "") if f".. command-help:: {path}\n" not in page]
     assert not missing
-
-
-def test_every_parameter_of_an_estimator_is_described_once() -> None:
-    """The docstring that users see has each parameter of the signature, in that order."""
-    for path, item in _public_objects().items():
-        if not path.startswith(("dsgd.estimators", "dsgd.svm")) or _speaks_for_others(path):
-            continue
-        if inspect.isclass(item) and issubclass(item, BaseEstimator):
-            table = re.search(r"^Parameters\n-+\n(.*?)\n\n^\w", inspect.getdoc(item) or "", re.DOTALL | re.MULTILINE)
-            assert table is not None, path
-            described = re.findall(r"^(\w+) :", table[1], re.MULTILINE)
-            assert described == list(inspect.signature(item).parameters), path
