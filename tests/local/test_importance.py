@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,33 +165,6 @@ def test_ranks_draw_from_their_own_rows(sync: Any) -> None:
     if not sync.n_servers:
         simulated = SGDClassifier(**fit, client=SimulatedCluster(3, "10GbE")).fit(X, y)
         assert simulated.coef_.tobytes() == threads.coef_.tobytes()
-
-
-@pytest.mark.parametrize("sync", [LocalSGD(8), MinibatchSGD(12)], ids=repr)
-def test_norms_survive_a_checkpoint(sync: Any, tmp_path: Path) -> None:
-    """Training that resumes on uneven ranks, with the norms of its rows, ends in the bits of training in one go."""
-    X, y, _ = problem(203)
-    fit = {**FIT, "sync": sync, "n_jobs": 3, "sampling": "importance"}
-    whole = SGDClassifier(**fit, max_iter=6).fit(X, y)
-    SGDClassifier(**fit, max_iter=3, checkpoint=tmp_path).fit(X, y)
-    resumed = SGDClassifier(**fit, max_iter=6, resume_from=tmp_path).fit(X, y)
-    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
-    # Other ranks cannot use them: they begin anew, and learn as well.
-    other = SGDClassifier(**{**fit, "n_jobs": 2}, max_iter=20, resume_from=tmp_path).fit(X, y)
-    assert other.score(X, y) > 0.85
-
-
-def test_calls_of_partial_fit_keep_the_norms_of_the_same_rows() -> None:
-    """Calls on the same rows are one fit, bit for bit, by way of a pickle; other rows begin anew and train too."""
-    X, y, _ = problem(203)
-    fit = {**FIT, "sync": 8, "n_jobs": 3, "sampling": "importance", "shuffle": False}
-    whole = SGDClassifier(**fit, max_iter=4).fit(X, y)
-    parts = SGDClassifier(**fit)
-    for _ in range(4):
-        parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, y, classes=[-1, 1])
-    assert parts.coef_.tobytes() == whole.coef_.tobytes()
-    parts.partial_fit(X[::-1][:100], y[::-1][:100])
-    assert parts.score(X, y) > 0.8
 
 
 def test_a_rule_steps_on_drawn_batches() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -150,23 +149,6 @@ def test_corrected_steps_are_those_of_full_gradients(ranks: int, sync: Any) -> N
     left = (last.coef_[0] - minimum) / (first.coef_[0] - minimum)
     assert left == pytest.approx((1.0 - step * a) ** (last.t_ - first.t_), rel=1e-9)
     assert abs(left - 1.0) > 0.03
-
-
-@pytest.mark.parametrize("sync", [LocalSGD(8), MinibatchSGD(12)], ids=repr)
-@pytest.mark.parametrize("reduction", METHODS, ids=repr)
-def test_what_is_remembered_survives(reduction: Any, sync: Any, tmp_path: Path) -> None:
-    """Simulated ranks, a resumed checkpoint and calls of partial_fit end in the bits of one fit on threads."""
-    X, y, _ = problem(203)
-    fit = {**FIT, "sync": sync, "optimizer": reduction, "shuffle": False}
-    whole = SGDClassifier(**fit, n_jobs=3, max_iter=6).fit(X, y)
-    simulated = SGDClassifier(**fit, client=SimulatedCluster(3, "10GbE"), max_iter=6).fit(X, y)
-    SGDClassifier(**fit, n_jobs=3, max_iter=3, checkpoint=tmp_path).fit(X, y)
-    resumed = SGDClassifier(**fit, n_jobs=3, max_iter=6, resume_from=tmp_path).fit(X, y)
-    parts = SGDClassifier(**fit, n_jobs=3)
-    for _ in range(6):
-        parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, y, classes=[-1, 1])
-    bits = {model.coef_.tobytes() for model in (whole, simulated, resumed, parts)}
-    assert len(bits) == 1
 
 
 @pytest.mark.parametrize("reduction", METHODS, ids=repr)
