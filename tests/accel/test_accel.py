@@ -93,6 +93,10 @@ def test_a_fit_is_ours_and_leaves_what_theirs_leaves(name: str, installed: Any) 
     if name in GLMS:
         np.testing.assert_allclose(model.coef_, plain.coef_, atol=1e-4)
         np.testing.assert_allclose(model.intercept_, plain.intercept_, atol=1e-4)
+    if hasattr(plain, "partial_fit"):
+        steps = model.t_
+        assert model.partial_fit(X, y).t_ == steps + len(X)
+        plain.partial_fit(X, y)
     if hasattr(plain, "score"):
         assert model.score(X, y) > plain.score(X, y) - (0.01 if name in SVMS else 0.1)
 

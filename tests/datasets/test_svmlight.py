@@ -366,3 +366,22 @@ def test_blocks_are_read_by_worker_processes(tmp_path: Path, rng: np.random.Gene
             client.gather(client.compute(read_svmlight(bad, blocksize=700)))
         del futures
     assert np.concatenate([y for _, y in parts]).tolist() == list(range(3000))
+
+
+def test_numbers_left_to_python_are_many() -> None:
+    """More long numbers than the parser sets room aside for are still all read right."""
+    texts = [f"0.{i}234567890123456789012345" for i in range(1, 3001)]
+    parsed = parse_bytes("\n".join(f"{text} 0:{text}" for text in texts).encode())
+    expected = [float(text) for text in texts]
+    assert parsed.values.tolist() == expected
+    assert parsed.targets.tolist() == expected
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"# nothing\n", b"1\n-1\n"])
+def test_files_without_values(tmp_path: Path, text: bytes) -> None:
+    """A file without rows, or with all-zero rows only, reads as scikit-learn reads it."""
+    path = tmp_path / "empty.svm"
+    path.write_bytes(text)
+    assert_same(load_svmlight(path), load_svmlight_file(str(path)))
+    X, y = together(read_svmlight(path, n_features=3))
+    assert X.shape == (y.size, 3)

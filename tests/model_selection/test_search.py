@@ -15,6 +15,7 @@ from sklearn.linear_model import SGDClassifier as PlainSGDClassifier
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterSampler, ShuffleSplit
 
+import dsgd
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.kernels import LOSSES
@@ -300,3 +301,12 @@ def test_the_log_loss_of_columns_is_the_log_loss():
     expected = np.array([loss_and_slope(LOSSES["log_loss"].code, 1.0, margin, 0.0) for margin in margins])
     np.testing.assert_allclose(found[:, 0] + np.log(found[:, 1]), expected[:, 0], rtol=1e-15, atol=3e-16)
     np.testing.assert_allclose(found[:, 2], expected[:, 1], rtol=1e-15, atol=1e-27)
+
+
+def test_kept_rows_are_searched_on():
+    """`Rows` give the results of the arrays inside."""
+    rows = dsgd.Rows(X, Y)
+    model = SGDClassifier(random_state=0)
+    ours, expected = (SGDSearchCV(model, {"alpha": [1e-3, 1]}).fit(*data) for data in ((rows,), (X, Y)))
+    np.testing.assert_array_equal(ours.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
+    np.testing.assert_array_equal(ours.predict(X), expected.predict(X))

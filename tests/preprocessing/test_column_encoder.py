@@ -365,3 +365,15 @@ def test_standardised_numbers_can_be_clipped() -> None:
     assert bound.transform(low)[0, 0] == -1.5
     with pytest.raises(InvalidParameterError, match="clip"):
         ColumnEncoder(clip=0).fit(frame)
+
+
+def test_a_pickle_from_before_a_parameter_is_of_use() -> None:
+    """An encoder that was pickled before it had `clip` shows itself, and transforms as it did."""
+    encoder, rows = ColumnEncoder().fit(table()), table(9, seed=1)
+    shown, found = repr(encoder), encoder.transform(rows)
+    del encoder.__dict__["clip"]
+    for numbers in encoder._layout.numbers:
+        del numbers.__dict__["limit"]
+    old = pickle.loads(pickle.dumps(encoder))
+    assert repr(old) == shown
+    assert abs(old.transform(rows) - found).max() == 0

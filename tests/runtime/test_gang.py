@@ -22,6 +22,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import (
     ClusterError,
     ClusterUnreachableError,
+    InvalidDataError,
     InvalidParameterError,
     VersionMismatchError,
 )
@@ -386,3 +387,10 @@ def test_workers_that_are_closed_print_no_traceback() -> None:
     assert "CommClosedError: in <TCP>: Stream is closed" in said["plain"]
     assert "CommClosedError" not in said["quiet"]
     assert "Traceback" not in said["quiet"]
+
+
+def test_targets_given_twice_start_no_processes(caplog: pytest.LogCaptureFixture) -> None:
+    """A list of names for rows is refused at once."""
+    with caplog.at_level("WARNING", logger="dsgd"), pytest.raises(InvalidDataError, match="y and sample_weight"):
+        SGDClassifier().fit(["a", "b"], [0, 1])
+    assert not caplog.records
