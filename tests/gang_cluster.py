@@ -42,6 +42,17 @@ def cluster_fixture(n_workers: int) -> Any:
     return cluster
 
 
+def module_client(n_workers: int, *, set_as_default: bool = False, **options: Any) -> Any:
+    """Return a fixture: a client of a cluster, for a module."""
+
+    @pytest.fixture(scope="module")
+    def client() -> Iterator[Client]:
+        with start_cluster(n_workers, **options) as cluster, Client(cluster, set_as_default=set_as_default) as client:
+            yield client
+
+    return client
+
+
 def client_fixture(n_workers: int, *, hurt: bool = False) -> Any:
     """Return a fixture: a client of the whole cluster. After the test nothing is left; a hurt cluster trains again."""
 

@@ -6,7 +6,6 @@ import itertools
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import dask
 import dask.array as da
@@ -25,18 +24,14 @@ from dsgd.local import SAGA, SVRG
 from dsgd.model_selection import SGDSearchCV
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
-from gang_cluster import start_cluster
+from gang_cluster import module_client, start_cluster
 
 pytestmark = pytest.mark.cluster
 
 OPTIONS = {"alpha": 1e-2, "max_iter": 8, "tol": None, "random_state": 0}
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two single-threaded worker processes."""
-    with start_cluster(2) as cluster, Client(cluster) as client:
-        yield client
+client = module_client(2, set_as_default=True)
 
 
 @pytest.fixture(scope="module")

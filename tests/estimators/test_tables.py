@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from dsgd.linear_model import Lasso
 from dsgd.model_selection import SGDSearchCV
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.sim import SimulatedCluster
-from gang_cluster import start_cluster
+from gang_cluster import module_client
 
 pd = pytest.importorskip("pandas")
 dd = pytest.importorskip("dask.dataframe")
@@ -63,11 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two single-threaded workers, threads of this process."""
-    with start_cluster(2, processes=False) as cluster, Client(cluster) as client:
-        yield client
+client = module_client(2, processes=False, set_as_default=True)
 
 
 def model(**options: Any) -> SGDClassifier:

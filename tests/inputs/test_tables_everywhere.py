@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from dsgd.preprocessing import ColumnEncoder
 from dsgd.sim import SimulatedCluster
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM, svm_path
 from dsgd.tuning import tune
-from gang_cluster import start_cluster
+from gang_cluster import module_client
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -61,11 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two single-threaded workers, threads of this process."""
-    with start_cluster(2, processes=False) as cluster, Client(cluster) as client:
-        yield client
+client = module_client(2, processes=False, set_as_default=True)
 
 
 def name_of(estimator: BaseEstimator) -> str:

@@ -20,7 +20,7 @@ from dsgd.runtime import Rank, run_on_threads
 from dsgd.runtime.pools import limit_pools
 from dsgd.svm import SVC, LinearSVC
 from dsgd.sync import MinibatchSGD
-from gang_cluster import assert_clean, on_ranks, put_blocks, start_cluster
+from gang_cluster import assert_clean, module_client, on_ranks, put_blocks
 
 pytestmark = pytest.mark.cluster
 
@@ -33,11 +33,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return make_classification(1000, 10, n_informative=8, class_sep=1.5, random_state=0)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two worker processes of two threads each."""
-    with start_cluster(2, threads_per_worker=2) as cluster, Client(cluster, set_as_default=False) as client:
-        yield client
+client = module_client(2, threads_per_worker=2)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +36,7 @@ from dsgd.tuning.line import estimator_line, import_lines
 from dsgd.tuning.report import write_tuning_report
 from dsgd.tuning.rows import place_rows
 from dsgd.tuning.space import Fragments, candidates, fragments_of, strategies_of, useful_periods
-from gang_cluster import start_cluster, wait_until
+from gang_cluster import module_client, start_cluster, wait_until
 from web_page import check_page
 
 WAY = Link(1e-9, 1e-5)
@@ -394,11 +393,7 @@ def test_the_command_prints_a_line_to_paste(rows, tmp_path: Path, capsys):
         assert said in capsys.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Return a client of two worker processes."""
-    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
-        yield client
+client = module_client(2)
 
 
 @pytest.mark.cluster
