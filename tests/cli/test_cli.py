@@ -214,7 +214,6 @@ def test_loss_chooses_the_task(files: Path, tmp_path: Path, run: Run) -> None:
         (["fit", "--data", "{binary}", "--model", "{out}"], r"expected a label (a number), got '\x01\ufffd\x1b"),
         (["score", "--data", "{wide}", "--model", "{model}"], "and the model was trained on 5 features"),
         (["fit", "--data", "{train}", "--model", "{out}", "--loss", "hinged"], "hinge"),
-        (["fit", "--dataa", "x"], "--dataa"),
         (["fit", "--data", "{train}", "--model", "{out}", "--scoring", "roc_auc"], "scoring"),
         (["fit", "--data", "{train}", "--model", "{out}", "--restore-best"], "restore_best"),
         (["fit", "--data", "{train}", "--model", "{out}", "--valid", "{missing}"], "--valid takes"),
@@ -258,6 +257,13 @@ def test_error_is_one_line_with_a_remedy(
     assert errors.startswith("dsgd: error: ")
     assert errors.count("\n") == 1
     assert message in errors
+
+
+def test_usage_error_has_status_2(run: Run) -> None:
+    """An option that does not exist ends with status 2."""
+    status, _, errors = run("fit", "--dataa", "x")
+    assert status == 2
+    assert "--dataa" in errors
 
 
 def test_error_of_a_rank_is_shown_without_its_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
