@@ -13,17 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd import SGDRegressor
+from dsgd import SGDRegressor, compress
 from dsgd.comm.frames import OP_ALLGATHER
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import SimulatedCluster, SlowRank
 from dsgd.sim.transport import Fabric
 from dsgd.sync import (
+    ADPSGD,
+    STRATEGIES,
     AnytimeSGD,
     AsyncADMM,
     AutoSync,
     BackupWorkers,
     EagerDiLoCo,
+    Hogwild,
     MinibatchSGD,
     OverlapSGP,
     PostLocalSGD,
@@ -33,7 +36,7 @@ from dsgd.sync import (
 )
 from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.delayed import AbstractBeside
-from dsgd.sync.names import STRATEGIES
+from members import having
 
 P, EVERY, ROUNDS = 5, 4, 24
 SLOW = 0
@@ -209,3 +212,23 @@ def test_other_words_are_refused() -> None:
     """A word that the survey does not have is named, with those that there are."""
     with pytest.raises(InvalidParameterError, match=r"Taxonomy\(scheduling=\.\.\.\) must be one of 'synchronous'"):
         Taxonomy("centralised", "late", "model", "server")  # type: ignore[arg-type]
+
+
+SERVED = {strategy for strategy in STRATEGIES.values() if strategy.n_servers}
+#: No exchange has a twin where ranks do not all meet, or when the clock says so; who meets in pairs is chance.
+EXEMPT = {"twin": {*SERVED, ADPSGD, AnytimeSGD, Hogwild}, "sent": {ADPSGD}, "settles": set(), "training": set()}
+
+
+@pytest.mark.parametrize("field", EXEMPT)
+def test_every_strategy_has_a_member_that_says(field: str) -> None:
+    """No strategy of the package is left out of a law that applies to it."""
+    missing = set(STRATEGIES.values()) - EXEMPT[field] - {type(member.strategy) for member in having(field)}
+    assert not missing, f"tests/members.py needs {field}= for {', '.join(s.__name__ for s in missing)}"
+
+
+def test_every_compressor_has_a_twin() -> None:
+    """No compressor of the package is left out of whole trainings."""
+    used = " ".join(map(repr, having("training")))
+    for name, value in vars(compress).items():
+        if isinstance(value, type) and issubclass(value, compress.AbstractCompressor):
+            assert name == "AbstractCompressor" or f"{name}(" in used

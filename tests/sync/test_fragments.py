@@ -1,15 +1,19 @@
-"""Fragments by the cost model: as many as hide behind local steps, on modelled networks."""
+"""Streaming DiLoCo: what it is with one fragment, how many hide behind steps, and that its threads change nothing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
 from dsgd.collectives.model import LinkCost
-from dsgd.errors import InvalidParameterError
+from dsgd.compress import Half, TopK
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.runtime.train import rounds
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster, predict
-from dsgd.sync import DiLoCo, StreamingDiLoCo, streaming_for
+from dsgd.sync import DiLoCo, EagerDiLoCo, StreamingDiLoCo, resolve, streaming_for
+from laws.gang import shards_of, train_on
 
 N, P, ROW_S, ADDED_S = 200_000, 8, 2e-6, 1.5e-10
 
@@ -60,3 +64,34 @@ def test_numbers_are_checked(wrong: dict[str, float]) -> None:
     options = {"n_params": N, "size": P, "link": LinkCost(1e-4, 1e-9), "row_s": ROW_S, **wrong}
     with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
         streaming_for(**options)  # type: ignore[arg-type]
+
+
+SHARDS = shards_of([40, 25, 33], d=7)
+
+
+@pytest.mark.parametrize(
+    "strategy", [EagerDiLoCo(8), *(StreamingDiLoCo(8, 3, delay, compressor=TopK(0.3)) for delay in (1, 2))], ids=repr
+)
+def test_threads_change_no_bit(strategy):
+    """Sums beside the steps of a round give the model of sums for which all ranks wait."""
+    beside = train_on("threads", SHARDS, strategy)[0].params
+    with mock.patch.object(rounds, "beside_for", return_value=None):
+        waiting = train_on("threads", SHARDS, strategy)[0].params
+    assert beside.tobytes() == waiting.tobytes()
+
+
+def test_more_fragments_than_parameters_are_those():
+    """A fragment has one parameter at least."""
+    found = train_on("threads", SHARDS, StreamingDiLoCo(8, 50, 0))[0].params
+    fewer = train_on("threads", SHARDS, StreamingDiLoCo(8, len(found), 0))[0].params
+    assert found.tobytes() == fewer.tobytes()
+
+
+def test_parameters_are_checked():
+    """What cannot be is refused, and texts name the strategy."""
+    with pytest.raises(IncompatiblePartsError, match="trains nothing"):
+        StreamingDiLoCo(8, 2, 2, 0.0)
+    for wrong in ({"fragments": 0}, {"delay": 5}, {"mixing": 1.0}, {"outer_rate": 0.0}):
+        with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
+            StreamingDiLoCo(**wrong)
+    assert resolve("streaming-diloco:every=64,fragments=2,compressor=fp16") == StreamingDiLoCo(64, 2, compressor=Half())
