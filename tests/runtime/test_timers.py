@@ -1,16 +1,21 @@
-"""Dask's shortest timers of a worker: slow while ranks run there, as before when they have ended."""
+"""What changes in the process of a worker while ranks run there: timers of Dask, and memory that is freed."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from distributed import Client, Scheduler, Worker
 from tornado.ioloop import PeriodicCallback
 
 from dsgd.runtime.dask_internals import servers_here
-from dsgd.runtime.worker import timers
+from dsgd.runtime.worker import heap, timers
 from gang_cluster import on_ranks, start_cluster
 
 
@@ -81,3 +86,88 @@ def test_servers_of_dask_have_these_timers() -> None:
     for stage in seen:  # packing, training
         assert {"profile": 500.0, "tick": 500.0} in stage
         assert {"tick": 500.0} in stage
+
+
+_PROGRAM = """
+import json, resource
+import numpy as np
+from dsgd.runtime.worker.heap import keep_freed_memory
+
+def faults(size=125_000):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(200):
+        np.ones(size)  # a megabyte, 245 pages, or more
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+found = [faults()]
+with keep_freed_memory():
+    with keep_freed_memory():
+        found.append(faults())
+    found.append(faults())
+found.append(faults(250_000))  # not what would fit where one of those before was
+with keep_freed_memory():
+    pieces = [np.ones(125_000) for _ in range(100)]
+    guard = np.ones(1000)
+    del pieces
+    held = resident()
+given_back = held - resident()
+print(json.dumps({"faults": found, "given_back": given_back}))
+"""
+
+
+@pytest.mark.skipif(heap._libc() is None, reason="only glibc has thresholds for freed memory")
+def test_freed_memory_is_kept_for_a_while() -> None:
+    """New pages for every array before and after, next to none within; what is free in the end is given back."""
+    environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    before, inner, outer, after = found["faults"]
+    assert min(before, after) > 200 * 100
+    assert max(inner, outer) < 200 * 10
+    assert found["given_back"] > 50 * 2**20
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without such thresholds, or without a setting in the environment, nothing is changed."""
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    monkeypatch.setattr(heap, "_libc", lambda: None)
+    with heap.keep_freed_memory():
+        assert not heap._users
+    monkeypatch.undo()
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    with heap.keep_freed_memory():
+        assert not heap._users
+
+
+class _Library:
+    """A C library that only notes the thresholds it is given."""
+
+    def __init__(self) -> None:
+        self.thresholds: dict[int, int] = {}
+
+    def mallopt(self, parameter: int, n_bytes: int) -> int:
+        self.thresholds[parameter] = n_bytes
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        return 1
+
+
+def test_what_is_kept_is_a_share_of_the_memory_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However ranks that share a process begin and end, no threshold is above the share of any that runs."""
+    library = _Library()
+    monkeypatch.setattr(heap, "_libc", lambda: library)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    limits = [None, 2**28, 2**40, 2**24]
+    with contextlib.ExitStack() as outer:
+        for n, limit in enumerate(limits):
+            outer.enter_context(heap.keep_freed_memory(limit))
+            least = min((heap.KEPT_SHARE * other for other in limits[: n + 1] if other), default=2**30)
+            assert max(library.thresholds.values()) == min(2**30, int(least))
+    assert library.thresholds == {-1: 65536, -3: 128 * 1024}
+    assert not heap._users
