@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from chaos.scenarios import Scenario, draw
-from chaos.table import newest, summary
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -40,21 +39,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 def test_a_fault_leaves_nothing_behind(stage: Callable[[Scenario], None], scenario: Scenario) -> None:
     """The fit ends as it must, nothing of it is left on the cluster, and the cluster trains on."""
     stage(scenario)
-
-
-def test_the_table_of_a_soak_counts_each_run_once() -> None:
-    """A run that was played again counts as it ended last, and it is not forgotten that it had failed before."""
-    rows = [
-        {"seed_of_soak": 0, "number": 0, "fault": "SIGKILL", "complaint": "left behind", "outcome": "model"},
-        {"seed_of_soak": 0, "number": 1, "fault": "SIGKILL", "outcome": "error", "seconds": 0.5},
-        {"seed_of_soak": 0, "number": 0, "fault": "SIGKILL", "outcome": "model", "seconds": 0.25},
-        {"seed_of_soak": 1, "number": 0, "fault": "ctrl-C", "complaint": "harmed", "outcome": "interrupted"},
-    ]
-    found = summary(newest(rows))
-    assert (found["SIGKILL"]["runs"], found["SIGKILL"]["model"], found["SIGKILL"]["error"]) == (2, 1, 1)
-    assert (found["SIGKILL"]["worst_s"], found["SIGKILL"]["left behind"]) == (0.5, 0)
-    assert found["SIGKILL"]["ever failed"] == found["ctrl-C"]["ever failed"] == 1
-    assert (found["ctrl-C"]["harmed"], found["ctrl-C"]["worst_s"]) == (1, None)
 
 
 def test_a_scenario_can_be_replayed() -> None:

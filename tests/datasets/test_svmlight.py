@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import itertools
 import lzma
@@ -25,7 +26,7 @@ from dsgd.datasets import load_svmlight, read_svmlight, write_svmlight
 from dsgd.datasets.blocks import plan_ranges, read_range
 from dsgd.datasets.decimals import DEFERRED, NUMBER, power_tables, scan_number
 from dsgd.datasets.parse import parse_bytes
-from dsgd.errors import InvalidDataError, InvalidParameterError, ParseError
+from dsgd.errors import DsgdError, InvalidDataError, InvalidParameterError, ParseError
 
 TEXT = b"""# a comment line
 +1 1:0.5 3:-1e-3 # comment after values
@@ -385,3 +386,20 @@ def test_files_without_values(tmp_path: Path, text: bytes) -> None:
     assert_same(load_svmlight(path), load_svmlight_file(str(path)))
     X, y = together(read_svmlight(path, n_features=3))
     assert X.shape == (y.size, 3)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from([*PROBLEMS, b"1 1:1", b"", b"# x", b"1 1:" + b"9" * 400]), st.binary(max_size=40))
+    ),
+    st.sampled_from([b"\n", b"\r\n", b" "]),
+    st.sampled_from([True, False, "auto"]),
+)
+def test_any_bytes_are_read_or_refused(tmp_path: Path, lines: list[bytes], end: bytes, zero_based: Any) -> None:
+    """Whatever lines a file has, it is read, or refused with an error of ours."""
+    path = tmp_path / "any.svm"
+    path.write_bytes(end.join(lines))
+    with contextlib.suppress(DsgdError):
+        X, y = load_svmlight(path, zero_based=zero_based)
+        assert X.shape[0] == len(y)

@@ -67,20 +67,6 @@ def test_dealt_rows_are_all_rows_once(n_rows, n_ranks, pieces, seed):
         assert np.array_equal(np.concatenate(blocks), rows)
 
 
-@pytest.mark.parametrize("form", ["dense", "sparse", "columns first"])
-def test_a_weight_is_copies_of_the_row_behind_all_others(form):
-    """A row of weight two is the same as that row once more at the end; one of weight zero is not there."""
-    rng = np.random.default_rng(2)
-    X = rng.standard_normal((300, 3))
-    y = (X[:, 0] > 0).astype(int)
-    weights = rng.integers(0, 4, 300)
-    copies = np.concatenate([np.flatnonzero(weights > copy) for copy in range(3)])
-    convert = {"dense": np.asarray, "sparse": sp.csr_array, "columns first": np.asfortranarray}[form]
-    options = {"loss": "log_loss", "max_iter": 3, "tol": None, "random_state": 0}
-    weighted = SGDClassifier(**options).fit(convert(X), y, sample_weight=weights)
-    assert np.array_equal(weighted.coef_, SGDClassifier(**options).fit(convert(X[copies]), y[copies]).coef_)
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("form", ["dense", "sparse", "weighted"])
 @pytest.mark.parametrize("early_stopping", [False, True])
