@@ -53,8 +53,8 @@ FIRST = int(os.environ.get("DSGD_FUZZ_FIRST", "0"))
 USED_EVERY = 1 if "DSGD_FUZZ_FILES" in os.environ else 4
 pytestmark = pytest.mark.timeout(7200)
 
-#: Reading takes at most so many bytes for each of the file, and so many for itself. What costs most are empty objects of
-#: JSON, ``{},{}``.
+#: Reading takes at most so many bytes for each of the file, and so many for itself. What costs most are empty objects
+#: of JSON, ``{},{}``.
 FACTOR, CONSTANT = 64, 16 << 20
 
 _PREFIX = struct.Struct("<8sII32s")
