@@ -217,6 +217,8 @@ def test_every_compressor_equals_its_twin(dtype: Any) -> None:
     check(QSGD(3, 40), reference.qsgd(vector, 3, 40, stream))
     scale = float(np.abs(vector).max())
     check(TernGrad(), scale * reference.ternary(vector, scale, stream))
+    limit = float(vector.std(dtype=np.float64))
+    check(TernGrad(clip=1.0), limit * reference.ternary(np.clip(vector, -limit, limit), limit, stream))
     check(OneBit(40), reference.one_bit(vector, 40))
     check(Sign(), reference.signed(vector))
     check(Threshold(0.3), reference.threshold(vector, 0.3))

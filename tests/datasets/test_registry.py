@@ -139,11 +139,16 @@ def test_cache_folder_order(folders: tuple[Path, Path], tmp_path: Path, monkeypa
 
 
 def test_download_once_then_from_disk(
-    folders: tuple[Path, Path], register: Callable[..., DatasetInfo], server: tuple[str, Path, list[str]]
+    folders: tuple[Path, Path],
+    register: Callable[..., DatasetInfo],
+    server: tuple[str, Path, list[str]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A set is downloaded once, its checksum recorded, and read from the cache afterwards."""
+    """A set is downloaded once, which can be watched on stderr, its checksum recorded, and read from the cache."""
     url, _, asked = server
     register(url)
+    fetch("tiny", progress=True)
+    assert capsys.readouterr().out == ""
     train, test = load("tiny", dtype=np.float32), load("tiny", "test")
     assert train.X.shape == (40, 4)
     assert train.X.dtype == np.float32

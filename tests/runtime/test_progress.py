@@ -19,6 +19,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import COMPUTE, WAIT, RankLedger
 from dsgd.progress import Callback, Notice, ProgressEvent, ProgressLine, StopTraining, read_event
+from dsgd.runtime.progress import Publisher
 from dsgd.runtime.train.account import ProgressAccount
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.sim import SimulatedCluster
@@ -89,6 +90,27 @@ def test_events_say_how_far_and_at_what_cost(rows: Any, client: Any) -> None:
     assert sum(last.compute_s) <= spent * (1 + 1e-9)
     assert (notes.begun, notes.ends) == (1, [None])
     assert not hasattr(model, "_audience") or model._audience is None
+
+
+def test_a_publisher_thins_out_and_keeps_the_last() -> None:
+    """Events closer than 0.2 s replace each other; flush passes on the one that waits, once."""
+    now, sent = [0.0], []
+    publisher = Publisher(sent.append, lambda: now[0])
+    for number in range(10):
+        now[0] = number * 0.05
+        publisher({"n": number})
+    publisher.flush()
+    publisher.flush()
+    assert [event["n"] for event in sent] == [0, 4, 8, 9]
+
+
+def test_short_epochs_are_told_five_times_a_second(rows: Any) -> None:
+    """Of many short epochs few are told, and always the last."""
+    notes = Notes()
+    model = SGDClassifier(max_iter=300, tol=None, n_jobs=1).set_callbacks(notes).fit(*rows)
+    elapsed_s = model.fit_report_["elapsed_s"]
+    assert len(notes.events) <= 2 + elapsed_s / 0.2
+    assert notes.events[-1].epoch == 300
 
 
 @pytest.mark.usefixtures("often")

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from dask.distributed import Client
+from distributed import Worker
 
 from dsgd import SGDClassifier
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import Recording, Stage, carried, recorded, recording, stage
-from gang_cluster import client_fixture, cluster_fixture
+from gang_cluster import client_fixture, cluster_fixture, on_ranks
 
 cluster, client = cluster_fixture(2), client_fixture(2)
 
@@ -136,3 +137,16 @@ def test_workers_tell_their_stages(client: Client) -> None:
         at_worker = [entry for entry in stages if entry["where"] == workers[0]]
         assert sum(entry["seconds"] for entry in at_worker) <= at_client["workers"]["seconds"]
     assert next(e["bytes"] for e in sent if e["stage"] == "hand over") == X.nbytes + y.nbytes
+
+
+def _periods_here(*_: object) -> list[float]:
+    (worker,) = Worker._instances
+    return [worker.periodic_callbacks[name].callback_time for name in ("profile", "tick")]
+
+
+@pytest.mark.cluster
+def test_dasks_timers_are_slow_in_every_stage_of_a_worker(client: Client) -> None:
+    """Many workers on few cores also wait for each other while they pack and meet."""
+    blocks = client.scatter([0, 1], broadcast=False)
+    found = on_ranks(client, lambda rank, packed: [packed, _periods_here()], blocks=blocks, pack=_periods_here).value
+    assert found == [[500.0, 500.0]] * 2
