@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,17 @@ def cluster_fixture(n_workers: int) -> Any:
     return cluster
 
 
+def module_client(n_workers: int, *, set_as_default: bool = False, **options: Any) -> Any:
+    """Return a fixture: a client of a cluster, for a module."""
+
+    @pytest.fixture(scope="module")
+    def client() -> Iterator[Client]:
+        with start_cluster(n_workers, **options) as cluster, Client(cluster, set_as_default=set_as_default) as client:
+            yield client
+
+    return client
+
+
 def client_fixture(n_workers: int, *, hurt: bool = False) -> Any:
     """Return a fixture: a client of the whole cluster. After the test nothing is left; a hurt cluster trains again."""
 
@@ -57,6 +68,13 @@ def client_fixture(n_workers: int, *, hurt: bool = False) -> Any:
             assert_clean(client)
 
     return client
+
+
+def on_ranks(
+    client: Client, program: Any, *args: Any, blocks: Sequence[Any] = (), pack: Any = programs.keep, **options: Any
+) -> Any:
+    """Run a program with these arguments on the ranks of a job, which takes its blocks as they are."""
+    return run_on_cluster(program, list(blocks), client=client, pack=pack, args=args, **options)
 
 
 def rank_workers(client: Client) -> list[str]:

@@ -165,13 +165,6 @@ def restart_timers(dask_worker: Any) -> None:
             timer.start()
 
 
-def in_order(rank: Rank, data: Sequence[Any]) -> list[int]:
-    """Return the blocks of all ranks, rank by rank, by the first value of each."""
-    mine = np.full(16, -1.0)
-    mine[: len(data)] = [X[0, 0] for X, _, _ in data]
-    return [[int(v) for v in row if v >= 0] for row in rank.group.allgather(mine)]  # type: ignore[return-value]
-
-
 def spin(rank: Rank, data: Any, seconds: float) -> int:
     """Synchronise again and again for some seconds; rank 0 publishes."""
     stop = time.monotonic() + seconds
@@ -254,11 +247,6 @@ def fail_to_pack(blocks: Sequence[Any], rank_number: int) -> None:
 def unpicklable(rank: Rank, data: Any) -> Any:
     rank.group.barrier()
     return threading.Lock()
-
-
-def pid_of(rank: Rank, data: Any) -> list[int]:
-    """Return the process of each rank."""
-    return [int(pid) for pid in rank.group.allgather(np.array([float(os.getpid())]))[:, 0]]
 
 
 def time_of(rank: Rank, data: Any, seconds: float) -> tuple[float, float]:

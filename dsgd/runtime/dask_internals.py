@@ -5,9 +5,8 @@ get no new tasks, and the dashboard gets a page. Dask can do all of this, but on
 not documented may change with any release.
 
 Method: every such use is a function here that says what it relies on, and what is lost if that goes away. No other
-module touches what is not documented (``tests/project/test_dask_internals.py``); each function has a test on a real
-cluster (``tests/runtime/test_dask_internals.py``), which CI runs with the oldest Dask that is supported
-(``make test-oldest``) and the newest.
+module touches what is not documented (``tests/project/test_dask_internals.py``); ``tests/runtime`` uses each function
+on a real cluster, which CI runs with the oldest Dask that is supported (``make test-oldest``) and the newest.
 """
 
 from __future__ import annotations

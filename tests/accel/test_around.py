@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import dsgd.accel
 import dsgd.svm
 import dsgd.svm.distributed.linear
-from dsgd.accel import around, classes, recorded_calls, searches
+from dsgd.accel import around, classes, recorded_calls
 from dsgd.accel.patch import FUNCTIONS, REPLACED, WRAPPED
 from dsgd.accel.searches import Worth, near_fits
 
@@ -42,11 +42,8 @@ def made(name: str, **parameters: Any) -> Any:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[bool, set[int]]]]:
+def seen(monkeypatch: pytest.MonkeyPatch, always_worth_it: None) -> Iterator[list[tuple[bool, set[int]]]]:
     """Of each fit of ours, whether it is on the main thread, and the threads of BLAS as it begins; all are worth it."""
-    monkeypatch.setattr(searches, "WORTH_S", 0.0)
-    monkeypatch.setattr(searches, "TINY_S", 0.0)
-    monkeypatch.setattr(classes, "_worth", Worth())
     monkeypatch.setattr(around, "n_threads", lambda: 2)
     found: list[tuple[bool, set[int]]] = []
     trained = classes._trained
@@ -163,13 +160,7 @@ def own_score(model: Any, X: Any, y: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"n_jobs": 1},
-        {"scoring": own_score},
-        {"scoring": {"own": own_score}},
-        {"scoring": {"r2": "r2", "own": own_score}},
-    ],
+    "options", [{"n_jobs": 1}, {"scoring": own_score}, {"scoring": {"r2": "r2", "own": own_score}}]
 )
 def test_folds_stay_in_order_where_a_script_scores_them_or_says_so(options: dict[str, Any], seen: list[Any]) -> None:
     """Functions of the script, which may print or count, are called by the main thread, one after another."""
@@ -211,14 +202,6 @@ def test_linear_machines_of_a_calibration_begin_at_each_other(seen: list[Any], m
         made("LinearSVC").fit(rows, labels + 1)
         made("LinearSVC", C=2.0).fit(rows, labels + 1)
     assert [start for start, _ in begun] == [None] * 6
-
-
-def test_machines_are_counted_as_scikit_learn_makes_them() -> None:
-    """Two classes are one machine, each further class and each label of an indicator matrix has one of its own."""
-    labels = [Y, Y.tolist(), np.array(list("abcd"))[Y], Y > 0, np.eye(4)[Y], sp.csr_matrix(np.eye(4)[Y])]
-    assert [around._count_machines(y) for y in labels] == [4, 4, 4, 1, 4, 4]
-    assert [len(OneVsRestClassifier(PLAIN["SVC"]()).fit(X, y).estimators_) for y in labels] == [4, 4, 4, 1, 4, 4]
-    assert around._count_machines([[1], [1, 2]]) == around._count_machines(np.array([1, "a"], object)) == 0
 
 
 @pytest.mark.slow
@@ -284,7 +267,6 @@ def test_a_machine_that_is_not_taken_over_says_why(
     seen: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: Any
 ) -> None:
     """Where ours cannot predict by a machine of scikit-learn's, that one does, and the log has the reason once."""
-    monkeypatch.setattr(classes, "_MOST_PRODUCTS_OF_A_TINY_PREDICTION", 0)
 
     def refuse(model: Any) -> Any:
         raise ValueError("numbers  that\ndo not fit")

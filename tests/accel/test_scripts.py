@@ -16,9 +16,8 @@ import sklearn.linear_model
 import sklearn.svm  # noqa: F401 (the hook is for modules that are not imported yet)
 
 import dsgd.accel
-from dsgd.accel import classes, recorded_calls, searches
+from dsgd.accel import classes, recorded_calls
 from dsgd.accel.calls import Profile
-from dsgd.accel.searches import Worth
 
 ROWS = """
     import io, pickle, warnings
@@ -155,15 +154,6 @@ SCRIPTS = {
         joblib.externals.loky.get_reusable_executor().shutdown()
     """,
 }
-
-
-@pytest.fixture
-def always_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fit is worth it, whatever the size."""
-    monkeypatch.setattr(searches, "WORTH_S", 0.0)
-    monkeypatch.setattr(searches, "TINY_S", 0.0)
-    monkeypatch.setattr(classes, "_worth", Worth())
-    monkeypatch.setattr(classes, "_MOST_PRODUCTS_OF_A_TINY_PREDICTION", 0)
 
 
 def printed(script: str) -> list[str]:

@@ -207,18 +207,6 @@ def test_a_chain_that_cannot_be_solved_leaves_its_fits_alone(
     assert [call.by for call in recorded_calls()] == ["dsgd"] * 4
 
 
-def test_searches_are_told_and_told_no_more() -> None:
-    """Installing leaves scikit-learn's searches the same classes, and uninstalling their method."""
-    before = GridSearchCV._run_search
-    dsgd.accel.install()
-    try:
-        assert sklearn.model_selection.GridSearchCV is GridSearchCV
-        assert GridSearchCV._run_search is not before
-    finally:
-        dsgd.accel.uninstall()
-    assert GridSearchCV._run_search is before
-
-
 def test_fits_to_come_make_a_fit_worth_it() -> None:
     """Of a search that is known to fit fifty times the first fit loads our solver, of one that is not it does not."""
     with searches._running(searches._Search([{"C": 1.0}] * 25, made("SVC"))):

@@ -15,14 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from chaos.scarcity import (
-    exhaust_files,
-    fill_disk,
-    fill_shared_memory,
-    hold_interpreter,
-    pause_worker,
-    shift_clock,
-)
+from chaos.scarcity import exhaust_files, fill_disk, fill_shared_memory, hold_interpreter, pause_worker, shift_clock
 from chaos.scene import ALL, CONNECTED, MODEL, RUNNING, STEPS, VICTIM, Fault, Scene, send_signal
 from chaos.strangers import garbage, half_open, partition
 from gang_cluster import wait_until

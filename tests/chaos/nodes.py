@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -20,7 +20,7 @@ import dask.array as da
 import distributed.utils
 import numpy as np
 from dask import delayed
-from distributed import Client, LocalCluster, Nanny, Scheduler
+from distributed import Client, Nanny, Scheduler
 from distributed.core import Status
 
 import dsgd.runtime
@@ -195,53 +195,19 @@ def _input(order: FitOrder) -> tuple[Any, Any]:
     return X, y
 
 
-def _gate(order: FitOrder, say: Connection, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
-    """Lead the fit of this process through its gates, and let `watch` see its events; nothing else is changed."""
+def _gate(order: FitOrder, say: Connection) -> None:
+    """Lead the fit of this process through its gates, and say when it waits; nothing else is changed."""
     run_on_cluster = dsgd.runtime.gang.job.run_on_cluster
 
     def gated(program: Any, blocks: Any, *, pack: Any, on_event: Any = None, **options: Any) -> Any:
         def listen(event: Mapping[str, Any]) -> None:
             if event.get("phase") == "queued":
                 say.send(("queued", time.monotonic()))
-            for listener in filter(None, (watch, on_event)):
-                listener(event)
+            if on_event is not None:
+                on_event(event)
 
         return run_on_cluster(
-            GatedProgram(program, order.gates),
-            blocks,
-            pack=GatedPack(pack, order.gates),
-            on_event=listen,
-            **options,
+            GatedProgram(program, order.gates), blocks, pack=GatedPack(pack, order.gates), on_event=listen, **options
         )
 
     dsgd.runtime.run_on_cluster = gated  # type: ignore[attr-defined]
-
-
-def run_adaptive(say: Connection, gates: Gates) -> None:
-    """Fit on a cluster that wants to have one worker less as soon as training begins; then wait until it has.
-
-    Sends the ranks and the accuracy of the fit, and the workers that are left in the end.
-    """
-    _fork_workers()
-    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
-    with LocalCluster(n_workers=2, **options) as cluster, Client(cluster, set_as_default=False) as client:
-        started: list[bool] = []
-
-        def scale(event: Mapping[str, Any]) -> None:
-            if "epoch" in event and not started:
-                started.append(True)
-                cluster.adapt(minimum=1, maximum=2, interval="50ms", wait_count=1)
-                gates.open()
-
-        order = FitOrder(gates, "delayed", 500)
-        X, y = _input(order)
-        model = SGDClassifier(
-            loss="log_loss", alpha=1e-3, sync=64, tol=None, max_iter=500, random_state=0, client=client
-        )
-        _gate(FitOrder(gates, "delayed", 0), say, scale)
-        model.fit(X, y)
-        say.send(("model", model.fit_report_["ranks"], _accuracy(model), bool(started)))
-        deadline = time.monotonic() + 30.0
-        while len(cluster.scheduler.workers) > 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        say.send(("workers", len(cluster.scheduler.workers)))

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from chaos.gates import Gates
-from chaos.harness import fork
-from chaos.nodes import run_adaptive
 from chaos.scenarios import Scenario, draw
-from chaos.table import newest, summary
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -44,39 +39,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 def test_a_fault_leaves_nothing_behind(stage: Callable[[Scenario], None], scenario: Scenario) -> None:
     """The fit ends as it must, nothing of it is left on the cluster, and the cluster trains on."""
     stage(scenario)
-
-
-def test_an_adaptive_cluster_spares_the_workers_of_a_fit(stage: Callable[[Scenario], None], tmp_path: Path) -> None:
-    """A cluster that adapts keeps its workers while they train, and lets them go when they have."""
-    process, pipe = fork(run_adaptive, Gates(str(tmp_path)))
-    try:
-        assert pipe.poll(120.0)
-        kind, ranks, accuracy, adapted = pipe.recv()
-        assert (kind, ranks, adapted) == ("model", 2, True)
-        assert accuracy > 0.85
-        assert pipe.poll(60.0)
-        assert pipe.recv() == ("workers", 1)
-        process.join(30.0)
-        assert process.exitcode == 0
-    finally:
-        process.kill()
-        process.join()
-        pipe.close()
-
-
-def test_the_table_of_a_soak_counts_each_run_once() -> None:
-    """A run that was played again counts as it ended last, and it is not forgotten that it had failed before."""
-    rows = [
-        {"seed_of_soak": 0, "number": 0, "fault": "SIGKILL", "complaint": "left behind", "outcome": "model"},
-        {"seed_of_soak": 0, "number": 1, "fault": "SIGKILL", "outcome": "error", "seconds": 0.5},
-        {"seed_of_soak": 0, "number": 0, "fault": "SIGKILL", "outcome": "model", "seconds": 0.25},
-        {"seed_of_soak": 1, "number": 0, "fault": "ctrl-C", "complaint": "harmed", "outcome": "interrupted"},
-    ]
-    found = summary(newest(rows))
-    assert (found["SIGKILL"]["runs"], found["SIGKILL"]["model"], found["SIGKILL"]["error"]) == (2, 1, 1)
-    assert (found["SIGKILL"]["worst_s"], found["SIGKILL"]["left behind"]) == (0.5, 0)
-    assert found["SIGKILL"]["ever failed"] == found["ctrl-C"]["ever failed"] == 1
-    assert (found["ctrl-C"]["harmed"], found["ctrl-C"]["worst_s"]) == (1, None)
 
 
 def test_a_scenario_can_be_replayed() -> None:

@@ -26,7 +26,7 @@ from dsgd import SGDClassifier
 from dsgd.__main__ import main
 from dsgd.cli.fit import _train
 from dsgd.datasets import load_svmlight
-from dsgd.errors import RankError
+from dsgd.errors import ParseError, RankError
 from dsgd.kernel_approximation import parse_features
 from dsgd.local import SVRG, Importance, Momentum
 from dsgd.local.rules import parse_optimizer, parse_sampling
@@ -160,26 +160,6 @@ def test_validation_files_choose_the_epoch(files: Path, tmp_path: Path, run: Run
     np.testing.assert_array_equal(dsgd.load(path).coef_, expected.coef_)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--valid", "nothing.svm"], "--valid takes"),
-        (["--valid", "test.csv"], "--valid names tables"),
-        (["--scoring", "roc_auc"], "scoring"),
-        (["--restore-best"], "restore_best"),
-    ],
-    ids=["no file", "other format", "nothing to score", "nothing to restore"],
-)
-def test_validation_options_need_rows(options: list[str], told: str, files: Path, tmp_path: Path, run: Run) -> None:
-    """What is missing is named, before anything is trained."""
-    (tmp_path / "test.csv").write_text("a,b\n1,2\n", encoding="ascii")
-    paths = [tmp_path / text if "." in text else text for text in options]
-    status, _, errors = run("fit", "--data", files / "train.svm", "--model", tmp_path / "model", *paths)
-    assert status == 2
-    assert told in errors
-    assert not (tmp_path / "model").exists()
-
-
 def test_features_have_a_text(files: Path, tmp_path: Path, run: Run) -> None:
     """`--features` trains on the random features that its text names, and refuses others before a file is read."""
     path, rest = tmp_path / "model.dsgd", ("--max-iter", 2, "--tol", 0, "--jobs", 2, "--quiet")
@@ -200,15 +180,6 @@ def test_features_have_a_text(files: Path, tmp_path: Path, run: Run) -> None:
         status, _, error = run("fit", "--data", files / "train.npz", "--model", path, "--features", bad)
         assert status == 2
         assert re.search(named, error)
-
-
-def test_fit_prints_the_ledger(files: Path, tmp_path: Path, run: Run) -> None:
-    """For a reader, fit prints what it trained on, the ledger, and where the model is."""
-    path = tmp_path / "model.dsgd"
-    status, out, _ = run("fit", "--data", files / "train.svm", "--model", path, "--max-iter", 2, "--tol", 0)
-    assert status == 0
-    assert "communication" in out or "compute" in out
-    assert f"model written to {path}" in out
 
 
 def test_several_files_of_any_packing_are_one_set(files: Path, tmp_path: Path, run: Run) -> None:
@@ -244,6 +215,10 @@ def test_loss_chooses_the_task(files: Path, tmp_path: Path, run: Run) -> None:
         (["fit", "--data", "{binary}", "--model", "{out}"], r"expected a label (a number), got '\x01\ufffd\x1b"),
         (["score", "--data", "{wide}", "--model", "{model}"], "and the model was trained on 5 features"),
         (["fit", "--data", "{train}", "--model", "{out}", "--loss", "hinged"], "hinge"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--scoring", "roc_auc"], "scoring"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--restore-best"], "restore_best"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--valid", "{missing}"], "--valid takes"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--valid", "{table}"], "--valid names tables"),
         (["fit", "--data", "{train}", "--model", "{out}", "--task", "sorting"], "'classification', 'regression'"),
         (["fit", "--data", "{train}", "--model", "{out}", "--sync", "often"], "minibatch:64"),
         (["fit", "--data", "{train}", "--model", "{out}", "--compress", "topk:dense=1"], "TopK has density, exact"),
@@ -261,6 +236,7 @@ def test_error_is_one_line_with_a_remedy(
     (tmp_path / "wide.svm").write_text("1 1:2 9:1\n", encoding="ascii")
     for name in ("rows.parquet", "rows.bin"):
         (tmp_path / name).write_bytes(b"\x01\xff\x1b[31m\x00" * 9)
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n", encoding="ascii")
     np.savez(tmp_path / "narrow.npz", X=np.ones((3, 2)), y=np.ones(3))
     paths = {
         "missing": tmp_path / "missing.svm",
@@ -273,6 +249,7 @@ def test_error_is_one_line_with_a_remedy(
         "narrow": tmp_path / "narrow.npz",
         "parquet": tmp_path / "rows.parquet",
         "binary": tmp_path / "rows.bin",
+        "table": tmp_path / "rows.csv",
         "wide": tmp_path / "wide.svm",
         "model": model,
     }
@@ -281,12 +258,6 @@ def test_error_is_one_line_with_a_remedy(
     assert errors.startswith("dsgd: error: ")
     assert errors.count("\n") == 1
     assert message in errors
-
-
-def test_debug_shows_the_traceback(tmp_path: Path, run: Run) -> None:
-    """With --debug, anywhere on the line, the error itself is raised."""
-    with pytest.raises(FileNotFoundError):
-        run("fit", "--data", tmp_path / "missing.svm", "--model", tmp_path / "m", "--debug")
 
 
 def test_usage_error_has_status_2(run: Run) -> None:
@@ -316,6 +287,8 @@ def test_model_is_replaced_whole_or_not_at_all(files: Path, model: Path, tmp_pat
     path.write_bytes(model.read_bytes())
     (tmp_path / "bad.svm").write_text("1 1:two\n", encoding="ascii")
     assert run("fit", "--data", tmp_path / "bad.svm", "--model", path)[0] == 2
+    with pytest.raises(ParseError, match="line 1"):
+        run("fit", "--data", tmp_path / "bad.svm", "--model", path, "--debug")
     assert path.read_bytes() == model.read_bytes()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bad.svm", "model.dsgd"]
 
@@ -358,17 +331,6 @@ def test_a_model_that_cannot_be_written_is_not_trained(
     assert run(*fit, "--model", tmp_path / "model.joblib")[0] == 0
 
 
-def test_info_says_versions_and_folders(run: Run) -> None:
-    """`info --json` has the versions of what matters, threads, memory and folders."""
-    status, out, _ = run("info", "--json")
-    facts = json.loads(out)
-    assert status == 0
-    assert set(facts) == {"versions", "threads", "machine", "wires", "folders"}
-    assert facts["wires"]["dsgd.comm.ports"] == "any"
-    assert facts["versions"]["numpy"] == np.__version__
-    assert facts["machine"]["memory_bytes"] > 0
-
-
 @pytest.mark.slow
 def test_warm_leaves_nothing_to_compile(tmp_path: Path) -> None:
     """After `warm` a fit at the defaults compiles nothing; a wrong name lists those that there are."""
@@ -383,8 +345,9 @@ def test_warm_leaves_nothing_to_compile(tmp_path: Path) -> None:
     assert (done.returncode, "'svx' is none of sgd, linear, linear-svc, svc" in done.stderr) == (2, True)
 
 
-def test_unreachable_scheduler_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address where no scheduler answers is an error that says so."""
+def test_info_says_versions_and_what_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions are those of what is imported; an address where no scheduler answers is an error that says so."""
+    assert json.loads(run("info", "--json")[1])["versions"]["numpy"] == np.__version__
     monkeypatch.setattr(connect_client, "__defaults__", (0.3,))  # longer would change nothing
     status, _, errors = run("info", "--scheduler", "tcp://127.0.0.1:9")
     assert status == 2
@@ -445,20 +408,6 @@ def _wait_until_it_trains(pid: int) -> None:
         time.sleep(0.1)
 
 
-def test_a_terminal_shows_how_training_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal a live line tells of epochs, loss and rows per second, and is gone when the table comes."""
-    screen = io.StringIO()
-    monkeypatch.setattr(
-        rich.console, "Console", functools.partial(rich.console.Console, file=screen, force_terminal=True, width=100)
-    )
-    estimator, before = SGDClassifier(max_iter=3, tol=None), sys.stdout
-    _train(estimator, {"X": np.array([[-1.0], [1.0]]), "y": [0, 1]}, show=True)
-    assert "SGDClassifier" in screen.getvalue()
-    assert "epoch 3/3  loss" in screen.getvalue()
-    assert sys.stdout is before
-    assert not hasattr(estimator, "_skl_callbacks")
-
-
 def test_tables_are_read_with_their_strings_and_gaps(run: Run, tmp_path: Path) -> None:
     """``--target`` names a column of Parquet files; ``predict`` and ``score`` find the columns of the model."""
     pd = pytest.importorskip("pandas")
@@ -511,3 +460,17 @@ def test_tables_are_read_as_the_command_says(run: Run, tmp_path: Path) -> None:
         status, _, errors = run("tune", "--data", tmp_path / "x.csv", "--target", "y", "--read", wrong)
         assert status == 2
         assert f"--read {wrong}" in errors
+
+
+def test_a_terminal_shows_how_training_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal a live line tells of epochs, loss and rows per second, and is gone when the table comes."""
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        rich.console, "Console", functools.partial(rich.console.Console, file=screen, force_terminal=True, width=100)
+    )
+    estimator, before = SGDClassifier(max_iter=3, tol=None), sys.stdout
+    _train(estimator, {"X": np.array([[-1.0], [1.0]]), "y": [0, 1]}, show=True)
+    assert "SGDClassifier" in screen.getvalue()
+    assert "epoch 3/3  loss" in screen.getvalue()
+    assert sys.stdout is before
+    assert not hasattr(estimator, "_skl_callbacks")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,18 +13,12 @@ from distributed import Client
 import dsgd
 from dsgd import SGDClassifier
 from dsgd.__main__ import main
-from gang_cluster import start_cluster, wait_until
+from gang_cluster import module_client, wait_until
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with (
-        start_cluster(2, processes=False) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
+client = module_client(2, processes=False)
 
 
 @pytest.fixture

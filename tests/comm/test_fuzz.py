@@ -94,6 +94,33 @@ def feed(data: bytes, read: Callable[[socket.socket], Any]) -> Any:
             return error
 
 
+u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
+codes = st.sampled_from(sorted(frames.DTYPE_CODES.values()))
+
+
+@given(st.tuples(u64, u32, u64, u16, codes, st.integers(0, frames.MAX_FRAME_BYTES), u32))
+def test_a_header_reads_as_it_was_written(fields: tuple[int, ...]) -> None:
+    """unpack_from undoes pack_into for every value of every field."""
+    buffer = bytearray(frames.HEADER_BYTES)
+    frames.pack_into(buffer, *fields)
+    assert frames.unpack_from(buffer) == frames.Header(*fields)
+
+
+def test_what_a_header_cannot_say_is_refused_by_name() -> None:
+    """Another version of the layout, an unknown type and an impossible length, before anything is allocated."""
+    buffer = bytearray(frames.HEADER_BYTES)
+    frames.pack_into(buffer, 1, 0, 0, 0, 99, 0)
+    with pytest.raises(ProtocolError, match="dtype code"):
+        frames.unpack_from(buffer)
+    frames.pack_into(buffer, 1, 0, 0, 0, 1, frames.MAX_FRAME_BYTES + 1)
+    with pytest.raises(ProtocolError, match="at most"):
+        frames.unpack_from(buffer)
+    frames.pack_into(buffer, 1, 0, 0, 0, 1, 0)
+    buffer[4] = 77
+    with pytest.raises(ProtocolError, match="version 77"):
+        frames.unpack_from(buffer)
+
+
 @share
 @given(near(good_frame()[: frames.HEADER_BYTES]))
 def test_any_header_is_read_or_refused(data: bytes) -> None:

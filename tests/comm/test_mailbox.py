@@ -193,11 +193,7 @@ def test_ledgers_count_what_was_posted(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("out", "op", "what"),
-    [
-        (np.empty(4), 3, "operation"),
-        (np.empty(4, np.float32), 2, "dtype"),
-        (np.empty(5), 2, "size"),
-    ],
+    [(np.empty(4), 3, "operation"), (np.empty(4, np.float32), 2, "dtype"), (np.empty(5), 2, "size")],
 )
 def test_a_frame_that_is_not_due_is_refused(kind: str, out: np.ndarray, op: int, what: str) -> None:
     """A frame of another operation, type or size than expected is an error and not a wrong number."""

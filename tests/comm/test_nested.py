@@ -169,14 +169,6 @@ def test_three_levels_nest() -> None:
         assert cost == allreduce_cost(rank, 8, 50, 8, "auto", hosts, processes)
 
 
-def test_processes_are_connected_once_however_many_threads_they_have() -> None:
-    """The wire between processes has one end in each: between leaders go as many messages as without threads."""
-    eight = [allreduce_cost(rank, 16, 10, 8, "auto", None, [r // 8 for r in range(16)]) for rank in range(16)]
-    two = [allreduce_cost(rank, 2, 10, 8) for rank in range(2)]
-    inside = 2 * 2 * 7
-    assert sum(cost.messages for cost in eight) == inside + sum(cost.messages for cost in two)
-
-
 def test_a_gang_of_one_thread_each_or_of_one_process_needs_no_nesting() -> None:
     """Where there is nothing to nest, ranks use the wire between processes, or the memory of the one process."""
     with nested_gang([1, 1, 1], "tcp") as transports:

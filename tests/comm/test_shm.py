@@ -6,7 +6,6 @@ import fcntl
 import gc
 import logging
 import os
-import signal
 import socket
 import time
 import tracemalloc
@@ -21,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, SharedTransport
+from dsgd.comm import SharedTransport
 from dsgd.comm.memory import neighbours, segment, streams
 from dsgd.comm.memory.streams import Ring
 from dsgd.comm.wires import shm, tcp
-from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
+from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.kernels import atomics
-from gangs import TOKEN, connect_shm, gang, process_gang, raise_first, run_ranks, sum_of
+from gangs import TOKEN, connect_shm, gang, raise_first, run_ranks
 
 LONG = 300_000
 each_wait = pytest.mark.parametrize("wait", ["sleep", "spin"])
@@ -200,10 +199,7 @@ def test_all_ranks_must_wait_in_the_same_way() -> None:
     with tcp.Listener() as first, tcp.Listener() as second:
         addresses = [first.address, second.address]
         two_kinds = run_ranks(
-            [
-                lambda: tcp.connect(first, 0, addresses, **options),
-                lambda: shm.connect(second, 1, addresses, **options),
-            ]
+            [lambda: tcp.connect(first, 0, addresses, **options), lambda: shm.connect(second, 1, addresses, **options)]
         )
     for result in (*connect_shm(2, wait=["sleep", "spin"]), *two_kinds):
         assert isinstance(result, ProtocolError)
@@ -283,59 +279,6 @@ def test_garbage_in_the_memory_is_a_protocol_error(wait: str) -> None:
             transports[0].exchange(1, np.zeros(LONG), 1, np.zeros(LONG))
 
 
-@pytest.mark.parametrize(("kind", "n"), [("shm", LONG), ("spin", 4)])
-def test_a_killed_process_is_noticed_and_leaves_no_memory(kind: str, n: int) -> None:
-    """The end of a peer's process is soon an error for a rank that waits for it; nothing is left behind."""
-    with process_gang(2, "mute", timeout_s=60.0, kind=kind) as (group, (process,), _):
-        begin = time.monotonic()
-        os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
-            group.allreduce(np.ones(n))
-        assert time.monotonic() - begin < 10.0
-    assert not lasting(names())
-
-
-def for_ever(group: Group, vector: np.ndarray) -> None:
-    while True:
-        group.allreduce(vector)
-
-
-def test_a_process_killed_in_the_middle_of_a_frame_is_noticed() -> None:
-    """Rounds of long frames end with an error when the peer is killed in one of them."""
-    with process_gang(2, "rounds", timeout_s=60.0, kind="shm") as (group, (process,), _):
-        vector = np.zeros(1_000_000)
-        for _ in range(3):
-            group.allreduce(vector)
-        os.kill(process.pid, signal.SIGKILL)
-        begin = time.monotonic()
-        with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
-            for_ever(group, vector)
-        assert time.monotonic() - begin < 10.0
-
-
-@pytest.mark.parametrize(("kind", "n"), [("shm", LONG), ("spin", 4)])
-def test_a_stopped_process_is_caught_by_the_deadline(kind: str, n: int) -> None:
-    """A peer that hangs (SIGSTOP) is named when the deadline passes, short of it nothing happens."""
-    with process_gang(2, "mute", timeout_s=0.5, kind=kind) as (group, (process,), _):
-        os.kill(process.pid, signal.SIGSTOP)
-        try:
-            with pytest.raises(GangTimeoutError, match=r"waited 0\.5 s for rank 1"):
-                group.allreduce(np.ones(n))
-        finally:
-            os.kill(process.pid, signal.SIGCONT)
-
-
-def test_processes_sum_as_threads_do() -> None:
-    """Ranks in processes of their own get the bits that ranks in threads get."""
-    with gang("inproc", 3) as transports:
-        groups = [Group(transport) for transport in transports]
-        sizes = list(enumerate((0, 1, 7, 1000, 100_000)))
-        expected = raise_first(run_ranks([lambda g=g: [sum_of(g, n, seed) for seed, n in sizes] for g in groups]))
-    with process_gang(3, "sums", kind="shm") as (group, _, pipes):
-        assert [sum_of(group, n, seed) for seed, n in sizes] == expected[0]
-        assert [pipe.recv() for pipe in pipes] == expected[1:]
-
-
 def summed(n: int, dtype: type, **options: Any) -> list[bytes]:
     """Return the bytes that each of three ranks has after an all-reduce, and that an exchange brought it."""
 
@@ -398,16 +341,6 @@ def test_a_frame_that_cannot_be_read_is_an_error(wait: str) -> None:
     assert "cannot be read" in str(results[0])
 
 
-def test_an_abort_before_the_ranks_have_met_ends_joining() -> None:
-    """A flag that is set from the beginning is an `AbortedError`, and no name is left."""
-    aborts = [AbortFlag(), AbortFlag()]
-    aborts[1].set("the client went away")
-    results = connect_shm(2, aborts=aborts, connect_timeout_s=1.0)
-    assert isinstance(results[1], AbortedError)
-    assert isinstance(results[0], (AbortedError, GangTimeoutError))
-    assert not lasting(names())
-
-
 def test_a_round_trip_of_long_frames_allocates_nothing_of_their_size() -> None:
     """Ten exchanges of 8 MB each allocate less than a fiftieth of one of them."""
     n = 1_000_000
@@ -444,9 +377,3 @@ def test_a_bystander_that_leaves_disturbs_no_exchange() -> None:
             transports[2].send(1, np.full(LONG, 2.0))
 
         assert raise_first(run_ranks([first, middle, last]))[1] == 2.0
-
-
-def test_settings_are_checked_before_anything_is_opened() -> None:
-    """A rank out of range is refused by name."""
-    with pytest.raises(InvalidParameterError, match="rank="):
-        shm.connect(None, 2, ["a:1", "b:2"], job_id="j", epoch=0, token=TOKEN)  # type: ignore[arg-type]

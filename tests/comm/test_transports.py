@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from dsgd.comm.sockets.link import charge_exchange
 from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
-from gangs import SHARED, gang, raise_first, run_ranks
+from gangs import SHARED, gang, process_gang, raise_first, run_gang, run_ranks, sum_of
 
 KINDS = ("inproc", "tcp", "wrapped", "tls", "rpc", "files", *SHARED)
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -220,7 +222,7 @@ def test_the_way_of_a_frame_is_no_wait() -> None:
 def test_arrays_that_cannot_travel_are_refused(kind: str) -> None:
     """An unknown dtype or a strided array is an error of the caller, not of the gang."""
     with gang(kind, 2) as transports:
-        for array in (np.zeros(3, dtype=np.complex64), np.zeros((3, 3)).T[1:]):
+        for array in (np.zeros(3, np.complex64), np.zeros(3, object), np.zeros(3, ">f8"), np.zeros((3, 3)).T[1:]):
             with pytest.raises(InvalidParameterError):
                 transports[0].send(1, array)
             with pytest.raises(InvalidParameterError):
@@ -241,3 +243,49 @@ def test_settings_of_a_gang_are_checked() -> None:
         inproc.connect(1, timeout_s=0.0)
     with pytest.raises(InvalidParameterError, match="ledgers="):
         inproc.connect(2, ledgers=[RankLedger(0)])
+
+
+@pytest.mark.parametrize("kind", ["tcp", "shm"])
+def test_processes_sum_as_threads_do(kind: str) -> None:
+    """Ranks in processes of their own get the bits that threads get."""
+
+    def program(group: Any) -> list[bytes]:
+        return [sum_of(group, n, seed) for seed, n in enumerate((0, 1, 7, 1000, 100_000))]
+
+    with process_gang(3, "sums", kind=kind) as (group, _, pipes):
+        assert [program(group), *(pipe.recv() for pipe in pipes)] == run_gang("inproc", 3, program)
+
+
+#: What joins processes, and the length of the frames that they exchange.
+each_process = pytest.mark.parametrize(("kind", "n"), [("tcp", 128), ("shm", 300_000), ("spin", 4)])
+
+
+@each_process
+@pytest.mark.parametrize("does", ["mute", "rounds"])
+def test_a_killed_process_is_noticed_at_once(kind: str, n: int, does: str) -> None:
+    """SIGKILL of a peer, at rest or in the middle of rounds, is soon an error that names it; nothing is left behind."""
+    with process_gang(2, does, timeout_s=60.0, kind=kind) as (group, (process,), _):
+        vector = np.zeros(n if does == "mute" else 1_000_000)
+
+        def sum_for_ever() -> None:
+            while True:
+                group.allreduce(vector)
+
+        timer = later(0.2, process.kill)
+        begin = time.monotonic()
+        with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
+            sum_for_ever()
+        assert time.monotonic() - begin < 10.0
+        timer.join()
+
+
+@each_process
+def test_a_stopped_process_is_caught_by_the_deadline(kind: str, n: int) -> None:
+    """A peer that hangs (SIGSTOP) is named when the deadline passes, short of it nothing happens."""
+    with process_gang(2, "mute", timeout_s=0.5, kind=kind) as (group, (process,), _):
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(GangTimeoutError, match=r"rank 0 waited 0\.5 s for rank 1"):
+                group.allreduce(np.ones(n))
+        finally:
+            os.kill(process.pid, signal.SIGCONT)

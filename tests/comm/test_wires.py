@@ -18,9 +18,8 @@ import gang_programs as programs
 from dsgd import SGDClassifier
 from dsgd.comm.sockets.listener import parse_ports, split_address
 from dsgd.errors import ClusterError, InvalidParameterError
-from dsgd.runtime import run_on_cluster
 from dsgd.runtime.worker.wires import WireOptions, open_listener
-from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
+from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
 from own_wire import make_folders_in
 
 pytestmark = pytest.mark.cluster
@@ -30,21 +29,11 @@ client = client_fixture(3)
 
 
 def sums(client: Client, **options: Any) -> Any:
-    return run_on_cluster(
-        programs.sums_of, [], client=client, pack=programs.keep, args=((0, 3, 1000, 300_001),), **options
-    )
+    return on_ranks(client, programs.sums_of, (0, 3, 1000, 300_001), **options)
 
 
 def transports(result: Any) -> list[str]:
     return [stat["transport"] for stat in result.stats]
-
-
-def test_ranks_can_talk_through_the_ports_of_their_workers(client: Client) -> None:
-    """With transport="rpc" no other port is used, and the bits are those of TCP."""
-    over_tcp, over_rpc = (sums(client, transport=name) for name in ("tcp", "rpc"))
-    assert (transports(over_tcp), transports(over_rpc)) == (["tcp"] * 3, ["rpc"] * 3)
-    assert over_rpc.value == over_tcp.value
-    assert over_rpc.ledger.totals()["bytes_sent"] == over_tcp.ledger.totals()["bytes_sent"]
 
 
 def test_a_wire_of_another_package_may_carry_the_arrays(client: Client, tmp_path: Path) -> None:
@@ -131,7 +120,7 @@ def test_a_stranger_is_sent_away_while_ranks_wait_for_each_other(client: Client)
     results: list[Any] = []
 
     def run() -> None:
-        results.append(run_on_cluster(programs.add_up, [], client=client, pack=programs.keep_late, ports=ports))
+        results.append(on_ranks(client, programs.add_up, pack=programs.keep_late, ports=ports))
 
     runner = threading.Thread(target=run)
     runner.start()
@@ -226,9 +215,7 @@ def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
         assert all("does not encrypt" in text for text in refusals.values())
         # One for those that connect and one for those that listen, for all ranks of all jobs.
         assert all(1 <= n <= 2 for n in encrypted.run(firewall.tls_contexts).values())
-        long = run_on_cluster(
-            programs.add_long, [], client=encrypted, pack=programs.keep, args=(300_000,), transport="tcp"
-        )
+        long = on_ranks(encrypted, programs.add_long, 300000, transport="tcp")
         assert long.value == 300_000 * 6
         assert all(stat["worker"].startswith("tls://") for stat in long.stats)
         assert_clean(encrypted)

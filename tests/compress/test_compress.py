@@ -105,26 +105,6 @@ def test_what_is_not_sent_is_kept(vector: np.ndarray, compressor: Compressor) ->
     np.testing.assert_allclose(total + memory.residual, 0.75 * vector.astype(float), rtol=0, atol=rounding)
 
 
-@settings(max_examples=40)
-@given(vector=vectors, factor=st.sampled_from([2.0, 0.125, 1024.0]))
-def test_scaled_vectors_arrive_scaled(vector: np.ndarray, factor: float) -> None:
-    """Powers of two go through compressors as through a multiplication."""
-    for compressor in (
-        TopK(0.1),
-        RandomK(0.1),
-        QSGD(7, 32),
-        TernGrad(),
-        OneBit(16),
-        Sign(),
-        PowerSGD(2),
-        NonZero(),
-        AdaptiveThreshold(0.1),
-    ):
-        one = sent(compressor, vector, compressor.init(vector.shape[0], vector.dtype, 1))
-        other = sent(compressor, vector * vector.dtype.type(factor), compressor.init(vector.shape[0], vector.dtype, 1))
-        np.testing.assert_allclose(other, one * factor, rtol=1e-5)
-
-
 @settings(max_examples=80)
 @given(vector=vectors, density=st.sampled_from([0.001, 0.05, 0.2, 0.3, 1.0]), planted=st.booleans())
 def test_the_largest_entries_are_found_exactly(vector: np.ndarray, density: float, planted: bool) -> None:
@@ -221,38 +201,6 @@ def test_a_payload_of_another_length_is_refused() -> None:
             compressor.decode(payload[:-8].copy(), np.zeros(100), 1.0)
 
 
-@pytest.mark.parametrize(("compressor", "variance"), [(QSGD(2, 16), None), (QSGD(1, 64), None), (TernGrad(), 0)])
-def test_random_rounding_is_unbiased(compressor: Compressor, variance: Any) -> None:
-    """Over many draws the mean is the vector, and the variance what the formula says (a bound for QSGD)."""
-    vector = np.random.default_rng(2).standard_normal(64)
-    memory = compressor.init(64, np.float64, 7)
-    draws = np.array([sent(compressor, vector, memory) for _ in range(4000)])
-    errors = draws - vector
-    scores = errors.mean(axis=0) / (errors.std(axis=0) / np.sqrt(len(draws)) + 1e-300)
-    assert np.abs(scores).max() < 4.5
-    spread = np.mean(np.sum(errors**2, axis=1))
-    if isinstance(compressor, QSGD):
-        d, s = compressor.bucket, compressor.levels
-        assert spread <= 1.02 * min(d / s**2, np.sqrt(d) / s) * np.sum(vector**2)
-    else:
-        formula = np.abs(vector).max() * np.abs(vector).sum() - np.sum(vector**2)
-        assert spread == pytest.approx(formula, rel=0.05)
-
-
-def test_ternary_rounding_is_unbiased_about_what_it_clips_to() -> None:
-    """With clipping the mean over many draws is the clipped vector, and not the vector."""
-    vector = np.append(0.1 * np.random.default_rng(2).standard_normal(63), 3.0)
-    compressor = TernGrad(clip=2.5)
-    memory = compressor.init(64, np.float64, 7)
-    draws = np.array([sent(compressor, vector, memory) for _ in range(4000)])
-    limit = 2.5 * vector.std()
-    errors = draws - np.clip(vector, -limit, limit)
-    scores = errors.mean(axis=0) / (errors.std(axis=0) / np.sqrt(len(draws)) + 1e-300)
-    assert limit < 1.5
-    assert np.abs(scores[:-1]).max() < 4.5
-    np.testing.assert_allclose(draws[:, -1], limit)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_every_compressor_equals_its_twin(dtype: Any) -> None:
     """What arrives is what the plain-numpy twin computes, fed the same random numbers."""
@@ -269,6 +217,8 @@ def test_every_compressor_equals_its_twin(dtype: Any) -> None:
     check(QSGD(3, 40), reference.qsgd(vector, 3, 40, stream))
     scale = float(np.abs(vector).max())
     check(TernGrad(), scale * reference.ternary(vector, scale, stream))
+    limit = float(vector.std(dtype=np.float64))
+    check(TernGrad(clip=1.0), limit * reference.ternary(np.clip(vector, -limit, limit), limit, stream))
     check(OneBit(40), reference.one_bit(vector, 40))
     check(Sign(), reference.signed(vector))
     check(Threshold(0.3), reference.threshold(vector, 0.3))
@@ -387,17 +337,6 @@ def test_dgc_clips_what_is_far_too_long() -> None:
     np.testing.assert_allclose(np.linalg.norm(out), 2.0, rtol=1e-6)
 
 
-def test_dgc_at_full_density_is_momentum_or_none() -> None:
-    """Unmasked, what arrives is the velocity of SGD with momentum; masked, the vector itself."""
-    plain, heavy, velocity = DGC(1.0), DGC(1.0, masking=False), np.zeros(50)
-    memories = plain.init(50, np.float64, 0), heavy.init(50, np.float64, 0)
-    for seed in range(5):
-        vector = np.random.default_rng(seed).standard_normal(50)
-        velocity = 0.9 * velocity + vector
-        np.testing.assert_allclose(sent(plain, vector, memories[0]), vector, rtol=1e-12)
-        np.testing.assert_allclose(sent(heavy, vector, memories[1]), velocity, rtol=1e-12)
-
-
 @pytest.mark.parametrize("n", [5, 64, 200])
 @pytest.mark.parametrize("compressor", [DeMo(3, 16, 0.9), DeMo(1, 64, 0.999), DeMo(100, 7, 0.5)], ids=repr)
 def test_demo_equals_its_twin(compressor: DeMo, n: int) -> None:
@@ -427,14 +366,6 @@ def test_what_demo_sends_and_keeps_is_the_momentum(vector: np.ndarray, k: int, c
             np.testing.assert_allclose(memory.momentum, 0.0, rtol=0, atol=rounding)
 
 
-def test_slow_waves_are_few() -> None:
-    """A momentum that is a slow wave in every chunk is sent as one coefficient of each, and nothing stays."""
-    t = np.arange(64)
-    vector = np.tile(np.cos(np.pi * 3 * (2 * t + 1) / 128), 5) * np.repeat([1.0, -2.0, 3.0, 0.5, 9.0], 64)
-    memory = DeMo(1).init(320, np.float64, 0)
-    np.testing.assert_allclose(sent(DeMo(1), vector, memory), vector, rtol=0, atol=1e-12)
-
-
 def test_powersgd_finds_the_best_matrix_of_its_rank() -> None:
     """On one matrix again and again the error becomes that of the truncated SVD; at full rank it is zero."""
     rng = np.random.default_rng(3)
@@ -459,31 +390,6 @@ def test_powersgd_goes_on_after_nothing() -> None:
         out = sent(compressor, vector, memory)
     best = np.linalg.svd(vector.reshape(10, 10), compute_uv=False)[2:]
     np.testing.assert_allclose(np.linalg.norm(out - vector), np.linalg.norm(best), rtol=1e-3)
-
-
-def test_many_levels_are_all_of_them() -> None:
-    """QSGD with as many levels as a byte has, in small buckets, is close to the vector."""
-    vector = np.random.default_rng(4).standard_normal(1000)
-    out = sent(QSGD(127, bucket=1), vector, QSGD().init(1000, np.float64, 0))
-    np.testing.assert_allclose(out, vector, rtol=1e-12)
-
-
-def test_feedback_makes_biased_compressors_reach_the_optimum() -> None:
-    """On a quadratic, SGD with signs or a few entries stalls far away, and with a memory reaches it."""
-    scales, optimum = np.linspace(1.0, 10.0, 40), np.random.default_rng(5).standard_normal(40)
-
-    def distance(compressor: Compressor) -> float:
-        x, memory = np.zeros(40), compressor.init(40, np.float64, 0)
-        for _ in range(1500):
-            x -= sent(compressor, 0.01 * scales * (x - optimum), memory)
-        return float(np.linalg.norm(x - optimum))
-
-    for compressor in (TopK(0.05), OneBit(40), Sign(), AdaptiveThreshold(0.05)):
-        assert distance(ErrorFeedback(compressor)) < 1e-3
-    assert distance(Sign()) > 1e-3
-    # Quanta come as near as one of each entry.
-    assert distance(ErrorFeedback(Threshold(0.02))) < 0.02 * np.sqrt(40)
-    assert distance(Threshold(0.02)) > 1.0
 
 
 @pytest.mark.parametrize(

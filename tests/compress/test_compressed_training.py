@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,12 @@ from dsgd.compress import (
     COMPRESSOR_NAMES,
     DGC,
     QSGD,
-    AdaComp,
     DeMo,
     ErrorFeedback,
     GTopK,
-    Half,
     Identity,
     MajorityVote,
-    OneBit,
     Sign,
-    TernGrad,
     TopK,
     parse_compressor,
 )
@@ -77,35 +72,6 @@ def test_gradients_of_sparse_rows_are_sparse() -> None:
     whole, small = (fitted(MinibatchSGD(16, compressor=c), X, y) for c in (None, "auto"))
     np.testing.assert_allclose(small.coef_, whole.coef_, rtol=1e-9, atol=1e-12)
     assert sent(small) < 0.1 * sent(whole)
-
-
-@pytest.mark.parametrize(
-    "sync",
-    [
-        LocalSGD(50, compressor=TopK(0.2)),
-        LocalSGD(50, compressor=ErrorFeedback(Sign(), decay=0.9)),
-        LocalSGD(50, compressor=GTopK(0.2)),
-        LocalSGD(50, compressor=QSGD(7, 64)),
-        LocalSGD(50, compressor=Half()),
-        LocalSGD(50, compressor=AdaComp(10)),
-        EpochAveraging(compressor=TernGrad()),
-        SlowMo(50, 0.3, compressor=TopK(0.2)),
-        DiLoCo(50, compressor=QSGD(7, 64)),
-        MinibatchSGD(16, compressor=DGC(0.2)),
-        MinibatchSGD(16, compressor=ErrorFeedback(OneBit(16))),
-        MinibatchSGD(16, compressor=MajorityVote(momentum=0.9, magnitude=0.02)),
-    ],
-    ids=repr,
-)
-def test_compressed_training_learns_and_repeats(sync: Any) -> None:
-    """A separable problem is learnt, twice to the same bits."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((900, 40))
-    y = (X @ rng.standard_normal(40) > 0).astype(int)
-    first, again = (fitted(sync, X, y, 3, max_iter=8) for _ in range(2))
-    assert first.score(X, y) > 0.9
-    np.testing.assert_array_equal(first.coef_, again.coef_)
-    assert pickle.loads(pickle.dumps(sync)) == sync
 
 
 def test_random_rounding_follows_the_seed() -> None:

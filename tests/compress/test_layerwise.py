@@ -100,27 +100,6 @@ def test_nothing_is_lost_between_the_layers() -> None:
     np.testing.assert_allclose(came_out, came_in, rtol=0, atol=1e-9)
 
 
-def test_the_matrix_of_a_layer_has_its_rank() -> None:
-    """A gradient whose weights have rank 3 arrives whole in one round; folded into one matrix it does not."""
-    rng = np.random.default_rng(0)
-    gradient = np.concatenate(
-        [
-            (rng.standard_normal((shape[0], 3)) @ rng.standard_normal((3, int(np.prod(shape[1:]))))).ravel()
-            if len(shape) > 1 else rng.standard_normal(shape)
-            for shape in SHAPES.values()
-        ]
-    )  # fmt: skip
-
-    def error(compressor: Any) -> float:
-        out = np.zeros(LENGTH)
-        compressor.decode(compressor.encode(gradient, compressor.init(LENGTH, np.float64, 0)).copy(), out, 1.0)
-        return float(np.linalg.norm(out - gradient) / np.linalg.norm(gradient))
-
-    by_layer = Layerwise({"*": ErrorFeedback(PowerSGD(3))}).bound(SHAPES)
-    assert error(by_layer) < 1e-9
-    assert error(ErrorFeedback(PowerSGD(3))) > 0.3
-
-
 # ---- modules
 
 

@@ -80,9 +80,5 @@ def test_an_unknown_split_is_refused(how: str) -> None:
     """The error says what can be given."""
     with pytest.raises(InvalidParameterError, match=r"choose one of contiguous|as \w+:0.5"):
         split_rows(np.zeros(9), 3, how)
-
-
-def test_no_parts_are_refused() -> None:
-    """There must be a part to put rows into."""
     with pytest.raises(InvalidParameterError, match="n_parts"):
         split_rows(np.zeros(9), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import itertools
 import lzma
@@ -24,7 +25,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from dsgd.datasets import load_svmlight, read_svmlight, write_svmlight
 from dsgd.datasets.blocks import plan_ranges, read_range
 from dsgd.datasets.parse import DEFERRED, NUMBER, parse_bytes, power_tables, scan_number
-from dsgd.errors import InvalidDataError, InvalidParameterError, ParseError
+from dsgd.errors import DsgdError, InvalidDataError, InvalidParameterError, ParseError
 
 TEXT = b"""# a comment line
 +1 1:0.5 3:-1e-3 # comment after values
@@ -98,15 +99,6 @@ def test_half_way_cases_round_to_even() -> None:
         assert X.values[0] == float(text)
 
 
-def test_numbers_left_to_python_are_many() -> None:
-    """More long numbers than the parser sets room aside for are still all read right."""
-    texts = [f"0.{i}234567890123456789012345" for i in range(1, 3001)]
-    parsed = parse_bytes("\n".join(f"{text} 0:{text}" for text in texts).encode())
-    expected = [float(text) for text in texts]
-    assert parsed.values.tolist() == expected
-    assert parsed.targets.tolist() == expected
-
-
 @settings(max_examples=60)
 @given(matrices(), st.booleans(), st.sampled_from([np.float32, np.float64]))
 def test_reads_what_scikit_learn_reads(
@@ -163,16 +155,6 @@ def test_text_by_hand(tmp_path: Path) -> None:
     assert_same((X, y), load_svmlight_file(str(path)))
 
 
-@pytest.mark.parametrize("text", [b"", b"\n\n", b"# nothing\n", b"1\n-1\n"])
-def test_files_without_values(tmp_path: Path, text: bytes) -> None:
-    """A file without rows, or with all-zero rows only, reads as scikit-learn reads it."""
-    path = tmp_path / "empty.svm"
-    path.write_bytes(text)
-    assert_same(load_svmlight(path), load_svmlight_file(str(path)))
-    X, y = together(read_svmlight(path, n_features=3))
-    assert X.shape == (y.size, 3)
-
-
 @pytest.mark.parametrize(
     ("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
 )
@@ -185,12 +167,10 @@ def test_compressed_files(tmp_path: Path, suffix: str, compress: Any) -> None:
     blocks = read_svmlight(packed, blocksize=10)
     assert len(blocks) == 1
     assert_same(together(blocks), load_svmlight(plain))
-    packed.write_bytes(packed.read_bytes()[:-15])
-    with pytest.raises(InvalidDataError, match=rf"x\.svm\{suffix} is cut off or damaged"):
-        load_svmlight(packed)
-    packed.write_bytes(b"this is no archive at all")
-    with pytest.raises(InvalidDataError, match=rf"x\.svm\{suffix} is cut off or damaged"):
-        load_svmlight(packed)
+    for damaged in (packed.read_bytes()[:-15], b"this is no archive at all"):
+        packed.write_bytes(damaged)
+        with pytest.raises(InvalidDataError, match=rf"x\.svm\{suffix} is cut off or damaged"):
+            load_svmlight(packed)
 
 
 def test_any_file_system(memory: str) -> None:
@@ -213,14 +193,11 @@ def test_blocks_agree_on_width_and_numbering(tmp_path: Path) -> None:
     """Blocks of one call have the same width, and count columns from 1 only if no file has a column 0."""
     first, second = tmp_path / "a.svm", tmp_path / "b.svm"
     first.write_bytes(b"1 1:1\n" * 5)
-    second.write_bytes(b"1 2:1 7:1\n" * 5)
-    parts = dask.compute(*read_svmlight([first, second], blocksize=12), scheduler="synchronous")
-    assert {X.shape[1] for X, _ in parts} == {7}
-    assert parts[0][0][0, 0] == 1
-    second.write_bytes(b"1 0:1 7:1\n" * 5)
-    parts = dask.compute(*read_svmlight([first, second], blocksize=12), scheduler="synchronous")
-    assert {X.shape[1] for X, _ in parts} == {8}
-    assert parts[0][0][0, 1] == 1
+    for lowest, width in ((2, 7), (0, 8)):
+        second.write_bytes(f"1 {lowest}:1 7:1\n".encode() * 5)
+        parts = dask.compute(*read_svmlight([first, second], blocksize=12), scheduler="synchronous")
+        assert {X.shape[1] for X, _ in parts} == {width}
+        assert parts[0][0][0, width - 7] == 1
 
 
 def test_a_column_without_end_is_refused(tmp_path: Path) -> None:
@@ -319,20 +296,16 @@ def test_float32_overflow(tmp_path: Path) -> None:
 
 def test_missing_files(tmp_path: Path, memory: str) -> None:
     """A file that is not there, a folder and a pattern without a match are refused by name, before any task runs."""
-    for path in (str(tmp_path / "none.svm"), f"{memory}/none.svm"):
-        with pytest.raises(InvalidDataError, match=r"no such file: .*none\.svm"):
-            load_svmlight(path)
-        with pytest.raises(InvalidDataError, match=r"no such file: .*none\.svm"):
-            read_svmlight(path)
-    with pytest.raises(InvalidDataError, match="is a folder"):
-        load_svmlight(tmp_path)
-    with pytest.raises(InvalidDataError, match="is a folder"):
-        read_svmlight(tmp_path)
-    with pytest.raises(InvalidDataError, match="no file matches"):
-        read_svmlight(str(tmp_path / "*.svm"))
-    for read in (load_svmlight, read_svmlight):
-        with pytest.raises(InvalidDataError, match="nowhere://x cannot be read"):
-            read("nowhere://x")
+    for path, message in {
+        str(tmp_path / "none.svm"): r"no such file: .*none\.svm",
+        f"{memory}/none.svm": r"no such file: .*none\.svm",
+        str(tmp_path): "is a folder",
+        str(tmp_path / "*.svm"): "no file matches",
+        "nowhere://x": "nowhere://x cannot be read",
+    }.items():
+        for read in (load_svmlight, read_svmlight):
+            with pytest.raises(InvalidDataError, match=message):
+                read(path)
     with pytest.raises(InvalidDataError, match="no svmlight file was given"):
         load_svmlight([])
 
@@ -385,10 +358,7 @@ def test_blocks_are_read_by_worker_processes(tmp_path: Path, rng: np.random.Gene
     path, bad = tmp_path / "x.svm", tmp_path / "bad.svm"
     write_svmlight(X, np.arange(3000), path)
     bad.write_bytes(b"1 1:1\n" * 500 + b"1 1:\n")
-    with (
-        start_cluster(2) as cluster,
-        Client(cluster) as client,
-    ):
+    with start_cluster(2) as cluster, Client(cluster) as client:
         futures = client.compute(read_svmlight(path, blocksize=20_000))
         parts = client.gather(futures)
         assert len(parts) > 4
@@ -396,3 +366,39 @@ def test_blocks_are_read_by_worker_processes(tmp_path: Path, rng: np.random.Gene
             client.gather(client.compute(read_svmlight(bad, blocksize=700)))
         del futures
     assert np.concatenate([y for _, y in parts]).tolist() == list(range(3000))
+
+
+def test_numbers_left_to_python_are_many() -> None:
+    """More long numbers than the parser sets room aside for are still all read right."""
+    texts = [f"0.{i}234567890123456789012345" for i in range(1, 3001)]
+    parsed = parse_bytes("\n".join(f"{text} 0:{text}" for text in texts).encode())
+    expected = [float(text) for text in texts]
+    assert parsed.values.tolist() == expected
+    assert parsed.targets.tolist() == expected
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"# nothing\n", b"1\n-1\n"])
+def test_files_without_values(tmp_path: Path, text: bytes) -> None:
+    """A file without rows, or with all-zero rows only, reads as scikit-learn reads it."""
+    path = tmp_path / "empty.svm"
+    path.write_bytes(text)
+    assert_same(load_svmlight(path), load_svmlight_file(str(path)))
+    X, y = together(read_svmlight(path, n_features=3))
+    assert X.shape == (y.size, 3)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from([*PROBLEMS, b"1 1:1", b"", b"# x", b"1 1:" + b"9" * 400]), st.binary(max_size=40))
+    ),
+    st.sampled_from([b"\n", b"\r\n", b" "]),
+    st.sampled_from([True, False, "auto"]),
+)
+def test_any_bytes_are_read_or_refused(tmp_path: Path, lines: list[bytes], end: bytes, zero_based: Any) -> None:
+    """Whatever lines a file has, it is read, or refused with an error of ours."""
+    path = tmp_path / "any.svm"
+    path.write_bytes(end.join(lines))
+    with contextlib.suppress(DsgdError):
+        X, y = load_svmlight(path, zero_based=zero_based)
+        assert X.shape[0] == len(y)

@@ -11,7 +11,6 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-import reference.sgd
 from dsgd import CustomLoss, SGDClassifier, SGDRegressor
 from dsgd.errors import CheckpointError, IncompatiblePartsError, InvalidParameterError, ModelFileError
 from dsgd.kernels.sgd import run_rows
@@ -106,38 +105,6 @@ def test_columns_of_a_search_call_the_functions() -> None:
     search = SGDSearchCV(base, {"loss": [HUBER, "huber", SQUARED_ERROR]}, cv=3)
     own, named, other = search.fit(X, Y).cv_results_["mean_test_score"]
     assert own == named != other
-
-
-def test_steps_are_those_of_the_plain_twin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expectile that no table has trains as sequential SGD in plain numpy does."""
-    level = 0.9
-
-    def value(y: float, p: float) -> float:
-        return (level if y > p else 1.0 - level) * (p - y) ** 2
-
-    def slope(y: float, p: float) -> float:
-        return 2.0 * (level if y > p else 1.0 - level) * (p - y)
-
-    model = fitted(SGDRegressor, CustomLoss(value, slope), X, Y, shuffle=False, alpha=1e-3)
-    monkeypatch.setattr(reference.sgd, "loss", lambda name, y, p, epsilon: value(y, p))
-    monkeypatch.setattr(reference.sgd, "slope", lambda name, y, p, epsilon: slope(y, p))
-    weights, intercept, _, _, loss_sum = reference.sgd.sequential(
-        X,
-        Y,
-        np.ones(300),
-        n_epochs=3,
-        loss_name="expectile",
-        penalty="l2",
-        alpha=1e-3,
-        l1_ratio=0.0,
-        epsilon=0.1,
-        schedule="invscaling",
-        eta0=0.01,
-        power_t=0.25,
-    )
-    np.testing.assert_allclose(model.coef_, weights, rtol=1e-10)
-    np.testing.assert_allclose(model.intercept_, intercept, rtol=1e-10)
-    assert model.loss_curve_[-1] == pytest.approx(loss_sum / 300, rel=1e-10)
 
 
 def test_rows_of_files_call_the_functions(tmp_path: Any) -> None:

@@ -108,6 +108,8 @@ def test_rows_held_out_are_scored_by_d2() -> None:
     model = model_of("gamma", early_stopping=True, average=False, max_iter=4).fit(X, y)
     held = next(ShuffleSplit(test_size=0.1, random_state=0).split(X))[1]
     assert model.history_[-1]["valid_score"] == pytest.approx(model.score(X[held], y[held]), rel=1e-10)
+    given = model_of("gamma", average=False, max_iter=4).fit(X[:450], y[:450], X_val=X[450:], y_val=y[450:])
+    assert given.history_[-1]["valid_score"] == pytest.approx(given.score(X[450:], y[450:]), rel=1e-12)
     params = np.r_[model.coef_, model.intercept_]
     parts = [evaluate(params, make_shard(X[rows], y[rows]), Objective("gamma")) for rows in (held, slice(0, 77))]
     both = np.r_[held, np.arange(77)]
@@ -115,14 +117,6 @@ def test_rows_held_out_are_scored_by_d2() -> None:
     assert found == pytest.approx(model.score(X[both], y[both]), rel=1e-10)
     two = model_of("gamma", early_stopping=True, average=False, max_iter=4, n_jobs=2, sync=50).fit(X, y)
     assert 0.0 < two.best_score_ < 0.5
-
-
-def test_validation_rows_are_scored_like_score() -> None:
-    """The score in the history is ``score`` of the rows passed as X_val."""
-    y = TARGETS["tweedie"]
-    train, held = slice(0, 450), slice(450, 600)
-    model = model_of("tweedie", average=False, max_iter=4).fit(X[train], y[train], X_val=X[held], y_val=y[held])
-    assert model.history_[-1]["valid_score"] == pytest.approx(model.score(X[held], y[held]), rel=1e-12)
 
 
 @pytest.mark.parametrize(("loss", "bad"), [("poisson", -1.0), ("gamma", 0.0), ("tweedie", -0.5)])
@@ -171,13 +165,6 @@ def test_a_reduction_with_a_step_reaches_the_minimum(method: Any) -> None:
     y, peer = TARGETS["poisson"], PEERS["poisson"].fit(X, TARGETS["poisson"])
     model = model_of("poisson", optimizer=method(step=0.05), average=False, max_iter=60).fit(X, y)
     np.testing.assert_allclose(model.coef_, peer.coef_, atol=1e-5)
-
-
-def test_importance_sampling_keeps_the_minimum() -> None:
-    """Rows drawn by their gradients lead to the same model."""
-    y, peer = TARGETS["poisson"], PEERS["poisson"].fit(X, TARGETS["poisson"])
-    model = model_of("poisson", sampling="importance").fit(X, y)
-    np.testing.assert_allclose(model.coef_, peer.coef_, atol=0.03)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

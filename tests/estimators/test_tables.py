@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from dsgd.linear_model import Lasso
 from dsgd.model_selection import SGDSearchCV
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.sim import SimulatedCluster
-from gang_cluster import start_cluster
+from gang_cluster import module_client
 
 pd = pytest.importorskip("pandas")
 dd = pytest.importorskip("dask.dataframe")
@@ -63,11 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two single-threaded workers, threads of this process."""
-    with start_cluster(2, processes=False) as cluster, Client(cluster) as client:
-        yield client
+client = module_client(2, processes=False, set_as_default=True)
 
 
 def model(**options: Any) -> SGDClassifier:
@@ -93,13 +88,6 @@ def test_files_train_the_model_of_their_rows(
     np.testing.assert_array_equal(found.coef_, wanted.coef_)
     assert found.score(folder / where, "y") == wanted.score(found.encoder_.transform(table()), table().y)
     np.testing.assert_array_equal(found.predict(str(folder / where)), found.predict(table()))
-
-
-def test_counts_in_files_are_scored_as_those_in_memory(folder: Path) -> None:
-    """D2 of a loss with a log link is the same from files as from the table, to the bit."""
-    found = SGDRegressor(loss="poisson", encoder=ColumnEncoder({"y": "drop"}), max_iter=2, tol=None, random_state=0)
-    found.fit(str(folder / "parts"), "w")
-    assert found.score(folder / "parts", "w") == found.score(table(), "w")
 
 
 def test_names_of_targets_are_columns_of_tables_in_memory(wanted: SGDClassifier) -> None:
@@ -150,12 +138,6 @@ def test_the_model_keeps_its_encoder(folder: Path) -> None:
     warm = model(warm_start=True).fit(frame, "y")
     assert warm.fit(frame[:50], "y").encoder_.n_samples_seen_ == N
     assert clone(found).fit(frame[:50], "y").encoder_.n_samples_seen_ == 50
-
-
-def test_simulated_ranks_train_on_tables(folder: Path) -> None:
-    """Ranks on a virtual clock get encoded rows like any others."""
-    found = model(client=SimulatedCluster(2)).fit(folder / "parts", "y")
-    assert found.score(table(), "y") > 0.85
 
 
 GRID = {"alpha": [1e-4, 1e-2], "loss": ["hinge", "log_loss"]}

@@ -68,18 +68,6 @@ def test_an_epoch_has_the_score_of_a_fit_that_ends_there(layout: str, tables: An
     assert watched.intercept_.tobytes() == best.intercept_.tobytes()
 
 
-def test_layouts_have_one_history(tables: Any) -> None:
-    """Two threads have the scores of two simulated ranks and of rows in files."""
-    (X, y), (X_val, y_val) = tables
-    histories = [
-        SGDClassifier(**FIT, **LAYOUTS[name], max_iter=EPOCHS, scoring="neg_log_loss")
-        .fit(X, y, X_val=X_val, y_val=y_val)
-        .history_[:, "valid_score"]
-        for name in ("two threads", "out of core", "simulated")
-    ]
-    assert histories[0] == histories[1] == histories[2]
-
-
 def test_given_rows_decide_when_to_stop_and_all_others_train(tables: Any) -> None:
     """With early stopping the rule looks at the score of the given rows, and no training row is held out."""
     (X, y), (X_val, y_val) = tables

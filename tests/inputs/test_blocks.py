@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.job import Packer
-from dsgd.inputs import make_block, widen
+from dsgd.inputs import make_block
 from dsgd.inputs.blocks import pack_for_threads, partition_rows, summarise
 from dsgd.inputs.rows import LocalRows
 from dsgd.inputs.sources import to_delayed_blocks
@@ -36,6 +36,7 @@ def test_targets_are_asked_for_only_where_they_are_needed():
     ("block", "match"),
     [
         ((np.array([[np.nan]]), None, None), "NaN"),
+        ((np.array([[np.inf, -np.inf]]), None, None), "infinity"),
         ((np.array([["a"]]), None, None), "expected numbers"),
         ((np.ones((2, 1)), None, np.array([1.0, -1.0])), "not negative"),
         ((np.ones((2, 1)), None, np.ones(3)), "sample_weight has 3"),
@@ -44,15 +45,6 @@ def test_targets_are_asked_for_only_where_they_are_needed():
 def test_rows_and_weights_are_checked_without_targets(block, match):
     """What is wrong with rows and weights is found whether or not there are targets."""
     assert match in summarise(block, classification=False, supervised=False).problem
-
-
-def test_widening_shares_the_values():
-    """A narrow CSR block gets the width of the model without a copy of its values."""
-    X = sp.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]]))
-    wide = widen(X, 5)
-    assert wide.shape == (2, 5)
-    assert np.shares_memory(wide.data, X.data)
-    assert widen(X, 2) is X
 
 
 @pytest.mark.parametrize(("n_rows", "n_ranks"), [(0, 3), (2, 5), (64, 4), (103, 7), (5, 1)])
@@ -72,20 +64,6 @@ def test_dealt_rows_are_all_rows_once(n_rows, n_ranks, pieces, seed):
         assert np.array_equal(mine, rows[whole.rows(rank)])
     if seed is None:
         assert np.array_equal(np.concatenate(blocks), rows)
-
-
-@pytest.mark.parametrize("form", ["dense", "sparse", "columns first"])
-def test_a_weight_is_copies_of_the_row_behind_all_others(form):
-    """A row of weight two is the same as that row once more at the end; one of weight zero is not there."""
-    rng = np.random.default_rng(2)
-    X = rng.standard_normal((300, 3))
-    y = (X[:, 0] > 0).astype(int)
-    weights = rng.integers(0, 4, 300)
-    copies = np.concatenate([np.flatnonzero(weights > copy) for copy in range(3)])
-    convert = {"dense": np.asarray, "sparse": sp.csr_array, "columns first": np.asfortranarray}[form]
-    options = {"loss": "log_loss", "max_iter": 3, "tol": None, "random_state": 0}
-    weighted = SGDClassifier(**options).fit(convert(X), y, sample_weight=weights)
-    assert np.array_equal(weighted.coef_, SGDClassifier(**options).fit(convert(X[copies]), y[copies]).coef_)
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -159,18 +137,6 @@ def test_threads_that_read_rows_by_their_numbers_read_what_they_are_given(form):
                 assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_are_finite_or_not_whatever_their_sum_is(value, dtype):
-    """A sum that overflows does not make finite rows a problem, and no other hides what is not finite."""
-    largest = np.full((4, 3), np.finfo(dtype).max, dtype)
-    assert not summarise((largest, None, None), classification=False, supervised=False).problem
-    largest[1, 1] = value
-    assert "X contains" in summarise((largest, None, None), classification=False, supervised=False).problem
-    pair = np.array([[np.inf, -np.inf]], dtype)
-    assert "infinity" in summarise((pair, None, None), classification=False, supervised=False).problem
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_threads_see_what_is_not_finite(form, dtype):
@@ -180,9 +146,11 @@ def test_threads_see_what_is_not_finite(form, dtype):
     X[3, :5] = limits.max, limits.min, limits.tiny, limits.smallest_subnormal, -0.0
     X[30, :5] = limits.max  # the sum of which overflows
     LocalRows((form(X), None, None)).check(3, "It")
+    assert not summarise((form(X), None, None), classification=False, supervised=False).problem
     for value in (np.nan, np.inf, -np.inf):
         for place in ((0, 0), (36, 18), (20, 7)):
             broken = X.copy()
             broken[place] = value
             with pytest.raises(ValueError, match=r"Input X contains|infinity"):
                 LocalRows((form(broken), None, None)).check(3, "It")
+            assert "X contains" in summarise((form(broken), None, None), classification=False, supervised=False).problem

@@ -102,28 +102,23 @@ def drawn_table(rng: np.random.Generator) -> tuple[Any, dict[str, str]]:
     return pa.table(columns), {str(name): role for name, role in roles.items()}
 
 
-def as_pandas(table: Any) -> Any:
-    return table.to_pandas()
+class Streams:
+    """What hands out Arrow memory, and is nothing else."""
+
+    def __init__(self, table: Any) -> None:
+        self.__arrow_c_stream__ = table.__arrow_c_stream__
 
 
-def as_pandas_of_arrow(table: Any) -> Any:
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
-
-
-def as_nullable_pandas(table: Any) -> Any:
-    """Return a frame with the nullable types of pandas, whose decimals are objects."""
-    return table.to_pandas().convert_dtypes()
-
-
-def as_polars(table: Any) -> Any:
-    return pl.from_arrow(table)
-
-
-def as_arrow(table: Any) -> Any:
-    return table
-
-
-IN_MEMORY = [as_pandas, as_pandas_of_arrow, as_nullable_pandas, as_polars, as_arrow]
+IN_MEMORY: dict[str, Callable[[Any], Any]] = {
+    "pandas": lambda table: table.to_pandas(),
+    "pandas of Arrow": lambda table: table.to_pandas(types_mapper=pd.ArrowDtype),
+    # Whose decimals are objects.
+    "nullable pandas": lambda table: table.to_pandas().convert_dtypes(),
+    "Polars": pl.from_arrow,
+    "Arrow": lambda table: table,
+    "a batch": lambda table: table.combine_chunks().to_batches()[0],
+    "a stream": Streams,
+}
 
 
 def write_csv(table: Any, path: Path, rng: np.random.Generator) -> None:
@@ -192,7 +187,7 @@ def with_model(estimator: Any, labels: Any) -> Any:
 @pytest.mark.parametrize("share", range(N_SHARES))
 @pytest.mark.slow
 def test_a_table_is_the_same_in_every_form_cut_and_order(share: int, tmp_path: Path) -> None:
-    """Fits of a table in nine forms have the same features and labels, and a model predicts the same of all forms."""
+    """Fits of a table in eleven forms have the same features and labels, and a model predicts the same of all forms."""
     for seed in range(share, N_TABLES, N_SHARES):
         rng = np.random.default_rng([45, seed])
         table, roles = drawn_table(rng)
@@ -200,7 +195,7 @@ def test_a_table_is_the_same_in_every_form_cut_and_order(share: int, tmp_path: P
         X, y, _ = encoded(first, (table, "y", None), goes_on=False)
         X, names = dense(X), first.encoder_.get_feature_names_out().tolist()
         scores = with_model(first, y).decision_function(table)
-        forms: list[tuple[str, Any, Any]] = [(form.__name__, form(table), np.arange(len(y))) for form in IN_MEMORY]
+        forms: list[tuple[str, Any, Any]] = [(name, form(table), np.arange(len(y))) for name, form in IN_MEMORY.items()]
         for suffix, write in FILES.items():
             for k in range(N_CUTS):
                 parts, order = cut(table, rng, [1, 2, 4][k])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -27,16 +26,12 @@ from dsgd.kernel_approximation import RandomFeatures  # noqa: E402
 from dsgd.linear_model import Lasso  # noqa: E402
 from dsgd.model_selection import SGDSearchCV  # noqa: E402
 from dsgd.svm import SVC, LinearSVC  # noqa: E402
-from gang_cluster import start_cluster  # noqa: E402
+from gang_cluster import module_client  # noqa: E402
 
 N, CUTS = 120, [0, 20, 55, 90, 120]
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two single-threaded workers, threads of this process."""
-    with start_cluster(2, processes=False) as cluster, Client(cluster) as client:
-        yield client
+client = module_client(2, processes=False, set_as_default=True)
 
 
 def table() -> Any:
@@ -185,10 +180,7 @@ def test_columns_become_numbers() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda **o: SGDClassifier(max_iter=5, tol=None, random_state=0, **o),
-        lambda **o: LinearSVC(**o),
-    ],
+    [lambda **o: SGDClassifier(max_iter=5, tol=None, random_state=0, **o), lambda **o: LinearSVC(**o)],
     ids=["sgd", "svm"],
 )
 def test_tables_of_all_kinds_train_on_a_cluster_as_here(make: Any, client: Client) -> None:

@@ -40,11 +40,6 @@ def n_kept(dask_worker: Any) -> int:
     return len(store_of(dask_worker).packed._kept)
 
 
-def seconds_of(model: Any, stage: str) -> float:
-    """Return what all processes have spent on a stage."""
-    return sum(entry["seconds"] for entry in model.fit_report_["stages"] if entry["stage"] == stage)
-
-
 def packed_bytes(model: Any) -> int:
     """Return the bytes that workers have packed, or that were sent to them."""
     return sum(e["bytes"] for e in model.fit_report_["stages"] if e["stage"] in {"pack", "hash", "hand over", "fetch"})
@@ -105,7 +100,6 @@ def test_a_worker_that_is_lost_takes_nothing_with_it() -> None:
 def test_rows_belong_to_their_cluster(client: Client, cluster: Any) -> None:
     X, y = make(200)
     with Rows(X, y, client=client) as rows:
-        assert repr(rows) == "Rows(200 x 6, float64, on the workers)"
         with (
             Client(cluster, set_as_default=False) as other,
             pytest.raises(InvalidParameterError, match="another cluster"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from dsgd.preprocessing import ColumnEncoder
 from dsgd.sim import SimulatedCluster
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM, svm_path
 from dsgd.tuning import tune
-from gang_cluster import start_cluster
+from gang_cluster import module_client
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -61,11 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two single-threaded workers, threads of this process."""
-    with start_cluster(2, processes=False) as cluster, Client(cluster) as client:
-        yield client
+client = module_client(2, processes=False, set_as_default=True)
 
 
 def name_of(estimator: BaseEstimator) -> str:
@@ -131,21 +126,19 @@ def test_workers_read_what_they_train_on(folder: Path, client: Client, estimator
 def test_what_cannot_be_read_is_refused(folder: Path, client: Client, tmp_path: Path) -> None:
     """Errors name the column, here and on workers; a model without names does not guess."""
     path, frame = folder / "label.parquet", table()
+    numbers = "column 'label' holds no numbers"
     for make in (SVC, LinearSVC, Lasso):
-        with pytest.raises(InvalidDataError, match="no column 'y'"):
-            make().fit(path, "y")
-        with pytest.raises(InvalidDataError, match="no column 'y'"):
-            make().fit(frame, "y")
-        with pytest.raises(InvalidDataError, match="without names"):
-            make().fit(frame[FEATURES].to_numpy(), "y")
-        with pytest.raises(InvalidDataError, match=r"'rows.txt' is read as svmlight.* \.parquet, \.csv"):
-            make().fit("rows.txt", "y")
-        with pytest.raises(InvalidDataError, match="column 'label' holds no numbers"):
-            make().fit(path, "a")
-        with pytest.raises(InvalidDataError, match="column 'label' holds no numbers"):
-            make(client=client).fit(path, "a")
-        with pytest.raises(InvalidDataError, match="must be names of columns"):
-            make(client=client).fit(path, frame.k)
+        for X, y, options, match in (
+            (path, "y", {}, "no column 'y'"),
+            (frame, "y", {}, "no column 'y'"),
+            (frame[FEATURES].to_numpy(), "y", {}, "without names"),
+            ("rows.txt", "y", {}, r"'rows.txt' is read as svmlight.* \.parquet, \.csv"),
+            (path, "a", {}, numbers),
+            (path, "a", {"client": client}, numbers),
+            (path, frame.k, {"client": client}, "must be names of columns"),
+        ):
+            with pytest.raises(InvalidDataError, match=match):
+                make(**options).fit(X, y)
         target = "label" if make is not Lasso else "k"
         with pytest.raises(InvalidDataError, match="fitted on rows without names"):
             make().fit(frame[["a", "b"]].to_numpy(), frame.label == "yes").predict(path)

@@ -25,7 +25,6 @@ from dsgd.kernels import (
     optimal_t0,
     row_dot,
     rows,
-    truncate,
 )
 from dsgd.kernels.cache import stamp_of
 from dsgd.kernels.jit import SAID, kernel, part, scalar
@@ -46,18 +45,6 @@ def test_losses_equal_their_definition(name):
             loss, slope = loss_and_slope(LOSSES[name].code, y, p, parameter)
             np.testing.assert_allclose(loss, twin.loss(name, y, p, parameter), rtol=1e-12, atol=1e-15)
             np.testing.assert_allclose(slope, twin.slope(name, y, p, parameter), rtol=1e-12, atol=1e-15)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_derivatives_equal_finite_differences(name):
-    """The derivative is the central difference of the loss, away from kinks."""
-    step = 1e-6
-    parameter = twin.parameter_of(name, 0.3)
-    for y in twin.targets_of(name, (-1.0, 1.0) if LOSSES[name].task == "classification" else (-1.3, 2.0)):
-        for p in np.linspace(-3.03, 3.01, 40):
-            above, below = (loss_and_slope(LOSSES[name].code, y, p + s, parameter)[0] for s in (step, -step))
-            slope = loss_and_slope(LOSSES[name].code, y, p, parameter)[1]
-            np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-5, atol=1e-7)
 
 
 def test_slopes_are_clipped_and_nan_passes():
@@ -110,15 +97,6 @@ def test_the_soft_threshold_is_the_minimum_and_has_no_violation():
         assert violation(weight + 0.1 - aim, weight + 0.1, width) == pytest.approx(
             0.1 + (abs(aim) < width) * (width - aim)
         )
-
-
-def test_truncation_stops_at_zero():
-    """The L1 penalty moves a weight towards zero by what it owes, and never across."""
-    assert truncate(1.0, 0.5, -0.25) == 0.75
-    assert truncate(-1.0, 0.5, 0.25) == -0.75
-    assert truncate(0.1, 0.5, 0.0) == 0.0
-    assert truncate(-0.1, 0.5, 0.0) == 0.0
-    assert truncate(0.0, 9.0, 0.0) == 0.0
 
 
 def test_random_words_are_splitmix64():

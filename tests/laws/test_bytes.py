@@ -99,11 +99,7 @@ def test_payloads_that_depend_on_the_rows_are_all_that_is_sent(P: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
-@pytest.mark.parametrize(
-    "strategy",
-    [*(member.strategy for member in having("sent")), ADPSGD(8)],
-    ids=repr,
-)
+@pytest.mark.parametrize("strategy", [*(member.strategy for member in having("sent")), ADPSGD(8)], ids=repr)
 def test_control_of_an_epoch_grows_with_the_ranks(strategy: Any) -> None:
     """An epoch more costs two messages of control a rank, and bytes in proportion to the ranks."""
     per_rank = []

@@ -76,9 +76,7 @@ def test_training_settles_where_it_is_said_to(member: Member) -> None:
 
 # Calls of the others are one fit, bit for bit; see `test_partial_fit`.
 @pytest.mark.parametrize(
-    "member",
-    [m for m in having("settles") if m not in FAMILY or isinstance(m.strategy, OneShotAveraging)],
-    ids=repr,
+    "member", [m for m in having("settles") if m not in FAMILY or isinstance(m.strategy, OneShotAveraging)], ids=repr
 )
 def test_many_calls_settle_there_too(member: Member) -> None:
     """Five calls, each from what the one before has left, settle where one fit does; one shot averages after each."""

@@ -145,9 +145,10 @@ def test_what_all_ranks_have_stays_to_the_bit(now: list[int], tmp_path: Path) ->
         (EASGD(8), ["centre"]),
         (LocalSGD(8, compressor=TopK(0.2)), ["reference"]),
     ):
-        before, after = go_on(strategy, tmp_path / type(strategy).__name__, now)
-        for key in names:
-            assert {state[key].tobytes() for state in after} == {before[0][key].tobytes()}
+        for lost in ([], [2]):
+            before, after = go_on(strategy, tmp_path / type(strategy).__name__, now, lost)
+            for key in names:
+                assert {state[key].tobytes() for state in after} == {before[0][key].tobytes()}
 
 
 @pytest.mark.parametrize("now", NEW_GANGS, ids=len)

@@ -16,13 +16,10 @@ from dsgd.compress import QSGD, ErrorFeedback, TopK
 from dsgd.kernels.scaled import to_dual, to_primal
 from dsgd.kernels.state import COUNTERS, L1_TOTAL
 from dsgd.local import Momentum
-from dsgd.sim import SimulatedCluster
 from dsgd.sync import (
     ADPSGD,
     EASGD,
-    SCAFFOLD,
     AnytimeSGD,
-    ChocoSGD,
     Downpour,
     LeaderSGD,
     LocalSGD,
@@ -265,28 +262,6 @@ def test_the_dual_is_the_model_without_its_penalty() -> None:
             assert counters[L1_TOTAL] == dual[-1]
             to_dual(vector, received, counters)
             np.testing.assert_array_equal(vector, dual)
-
-
-@pytest.mark.parametrize(
-    "strategy", [LocalSGD(8), EASGD(8), SCAFFOLD(8), ChocoSGD(8), LocalSGD(8, overlap=True)], ids=repr
-)
-@pytest.mark.parametrize("kind", ["csr", "dense"])
-def test_the_same_bits_in_every_way(strategy: Strategy, kind: str, tmp_path: Any) -> None:
-    """Rounds in a kernel, simulated ranks, `partial_fit` and a checkpoint give one model; other ranks can resume."""
-    X, y = problem(kind)
-    X, y = X[:100], y[:100]
-    fits: dict[str, Any] = {"strategy": strategy, "X": X, "y": y, "penalty": "elasticnet"}
-    whole = trained(**fits, n_ranks=3, n_epochs=4)
-    simulated = trained(**fits, n_ranks=None, n_epochs=4, client=SimulatedCluster(3, "10GbE"))
-    trained(**fits, n_ranks=3, n_epochs=2, checkpoint=tmp_path)
-    resumed = trained(**fits, n_ranks=3, n_epochs=4, resume_from=tmp_path)
-    calls = SGDRegressor(**whole.get_params())
-    for _ in range(4):
-        calls.partial_fit(X, y)
-    for other in (simulated, resumed, calls):
-        assert other.coef_.tobytes() == whole.coef_.tobytes()
-    fewer = trained(**fits, n_ranks=2, n_epochs=4, resume_from=tmp_path)
-    assert objective(fewer, X, y, "elasticnet") < 1.5 * objective(whole, X, y, "elasticnet")
 
 
 def test_classes_and_intercepts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from compressors import COMPRESSORS
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.comm.topology import Star
 from dsgd.compress import ErrorFeedback, Layerwise, PowerSGD, RandomK, Sign, TopK
-from dsgd.local import Adam, Momentum
+from dsgd.kernel_approximation import RandomFeatures
+from dsgd.local import SAGA, SVRG, Adam, Momentum
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import DPSGD, ChocoSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
+from dsgd.sync import DPSGD, EASGD, SCAFFOLD, ChocoSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
 from dsgd.sync import STRATEGIES as STRATEGIES_BY_NAME
 from laws.test_training import problem
 from members import FAMILY, Strategy
@@ -75,26 +77,48 @@ def test_calls_of_partial_fit_are_one_fit(strategy: Strategy) -> None:
     assert parts.t_ == whole.t_
 
 
+#: Rates, penalties still due, local rules, and what is remembered of rows, drawn of them or made of them.
+CHOICES: list[dict[str, Any]] = [
+    *({"learning_rate": rate} for rate in ("optimal", "invscaling", "pegasos", "per_epoch")),
+    {"penalty": "l1", "alpha": 0.01},
+    *(
+        {"penalty": "elasticnet", "sync": sync}
+        for sync in (EASGD(8), SCAFFOLD(8), ChocoSGD(8), LocalSGD(8, overlap=True))
+    ),
+    {"optimizer": Momentum(0.9, batch=4)},
+    {"optimizer": Adam(batch=8)},
+    *(
+        {**chosen, "sync": sync}
+        for chosen in ({"optimizer": SAGA()}, {"optimizer": SVRG()}, {"sampling": "importance"})
+        for sync in (LocalSGD(8), MinibatchSGD(12))
+    ),
+    {"features": RandomFeatures(30, gamma=0.1)},
+    {"loss": "softmax"},
+]
+
+
 @pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
-@pytest.mark.parametrize(
-    "options",
-    [{"learning_rate": rate} for rate in ("optimal", "invscaling", "pegasos", "per_epoch")]
-    + [{"penalty": "l1", "alpha": 0.01}, {"optimizer": Momentum(0.9, batch=4)}, {"optimizer": Adam(batch=8)}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", CHOICES, ids=str)
 @pytest.mark.parametrize("rows", ["dense", "csr"])
-def test_rates_and_rules_go_on(options: dict[str, Any], rows: str) -> None:
-    """Rates, penalties still due and the memory of local rules continue, also for three classes and float32 rows."""
-    X, _ = problem(100)
+def test_every_way_ends_in_the_bits_of_one_fit(options: dict[str, Any], rows: str, tmp_path: Path) -> None:
+    """Simulated ranks, a checkpoint and calls by way of pickles, of three classes; others can go on from either."""
+    X, _ = problem(101)
     y = np.argmax(X[:, :3], axis=1)
     X = sparse.csr_array(np.where(X > 0.5, X, 0.0)) if rows == "csr" else X.astype(np.float32)
     settings = settings_of(LocalSGD(8), **{"alpha": 1e-3, **options})
     whole = SGDClassifier(**settings, max_iter=EPOCHS).fit(X, y)
+    cluster = SimulatedCluster(3, "10GbE")
+    simulated = SGDClassifier(**{**settings, "n_jobs": None, "client": cluster}, max_iter=EPOCHS).fit(X, y)
+    SGDClassifier(**settings, max_iter=2, checkpoint=tmp_path).fit(X, y)
+    resumed = SGDClassifier(**settings, max_iter=EPOCHS, resume_from=tmp_path).fit(X, y)
     parts = SGDClassifier(**settings)
     for _ in range(EPOCHS):
-        parts.partial_fit(X, y, classes=[0, 1, 2])
-    assert model_of(parts) == model_of(whole)
+        parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, y, classes=[0, 1, 2])
+    assert {model_of(model) for model in (simulated, resumed, parts)} == {model_of(whole)}
     assert parts.t_ == whole.t_
+    fewer = SGDClassifier(**{**settings, "n_jobs": 2}, max_iter=2 * EPOCHS, resume_from=tmp_path).fit(X, y)
+    for model in (fewer, parts.partial_fit(X[:50], y[:50])):
+        assert model.score(X, y) > 0.4
 
 
 @pytest.mark.parametrize(

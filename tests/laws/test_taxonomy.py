@@ -5,22 +5,22 @@ A spy stands in the way of every message of a gang and of every exchange of its 
 
 from __future__ import annotations
 
-import runpy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dsgd import SGDRegressor
+from dsgd import SGDRegressor, compress
 from dsgd.comm.frames import OP_ALLGATHER
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import SimulatedCluster, SlowRank
 from dsgd.sim.cluster import Fabric, SimTransport
 from dsgd.sync import (
+    ADPSGD,
+    STRATEGIES,
     AnytimeSGD,
     AsyncADMM,
     AutoSync,
@@ -36,9 +36,8 @@ from dsgd.sync import (
 )
 from dsgd.sync.adaptive import FixedPeriod
 from dsgd.sync.averaging import AbstractBeside
-from dsgd.sync.names import STRATEGIES
+from members import having
 
-DOCS = Path(__file__).parents[2] / "docs"
 P, EVERY, ROUNDS = 5, 4, 24
 SLOW = 0
 FAR = 1e6  # entries of the first model; steps are many orders of magnitude smaller
@@ -207,19 +206,27 @@ def test_vectors_are_what_the_strategy_says(name: str, watched: dict[str, Spy]) 
     assert long.all() if place.sends == "model" else not long.any()
 
 
-def test_hogwild_sends_nothing(watched: dict[str, Spy]) -> None:
-    """Threads that share a model have no messages."""
-    assert Hogwild.taxonomy.sends == "nothing"
-    assert not watched["hogwild"].messages
-
-
 def test_other_words_are_refused() -> None:
     """A word that the survey does not have is named, with those that there are."""
     with pytest.raises(InvalidParameterError, match=r"Taxonomy\(scheduling=\.\.\.\) must be one of 'synchronous'"):
         Taxonomy("centralised", "late", "model", "server")  # type: ignore[arg-type]
 
 
-def test_the_table_of_the_page_is_that_of_the_classes() -> None:
-    """The page shows what the classes declare."""
-    for name, text in runpy.run_path(str(DOCS / "figures" / "taxonomy.py"))["tables"]().items():
-        assert (DOCS / "figures" / name).read_text(encoding="utf-8") == text, f"run docs/figures/taxonomy.py: {name}"
+SERVED = {strategy for strategy in STRATEGIES.values() if strategy.n_servers}
+#: No exchange has a twin where ranks do not all meet, or when the clock says so; who meets in pairs is chance.
+EXEMPT = {"twin": {*SERVED, ADPSGD, AnytimeSGD, Hogwild}, "sent": {ADPSGD}, "settles": set(), "training": set()}
+
+
+@pytest.mark.parametrize("field", EXEMPT)
+def test_every_strategy_has_a_member_that_says(field: str) -> None:
+    """No strategy of the package is left out of a law that applies to it."""
+    missing = set(STRATEGIES.values()) - EXEMPT[field] - {type(member.strategy) for member in having(field)}
+    assert not missing, f"tests/members.py needs {field}= for {', '.join(s.__name__ for s in missing)}"
+
+
+def test_every_compressor_has_a_twin() -> None:
+    """No compressor of the package is left out of whole trainings."""
+    used = " ".join(map(repr, having("training")))
+    for name, value in vars(compress).items():
+        if isinstance(value, type) and issubclass(value, compress.AbstractCompressor):
+            assert name == "AbstractCompressor" or f"{name}(" in used

@@ -8,20 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
-from dsgd.comm.wires import inproc
-from dsgd.local import SGD, Momentum, Objective, make_shard
-from dsgd.runtime.checkpoints.checkpoint import Snapshot, SnapshotKeeper
-from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.job import TrainData, TrainJob
-from dsgd.runtime.train.snapshots import SnapshotSchedule
-from dsgd.runtime.train.state import TrainState
+from dsgd.local import Momentum, make_shard
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import ADMM, EASGD, SCAFFOLD, Cut, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
-from dsgd.sync.base import state_arrays
-from gangs import raise_first, run_ranks
-from laws.gang import close, shards_of, train_on
+from dsgd.sync import ADMM, SCAFFOLD, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
+from laws.gang import train_on
 from laws.oracles import LINEAR, ORACLES
 from members import FAMILY, Member, having
 
@@ -154,45 +144,3 @@ def test_controls_remove_the_bias_of_local_steps(rows: list[int]) -> None:
     assert local > 1e-3
     assert controlled < 1e-6
     assert priced < 1e-6
-
-
-@pytest.mark.parametrize("strategy", [SCAFFOLD(8), EASGD(8), LocalSGD(8)], ids=repr)
-def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
-    """Ranks that resume from copies in memory start from the mean of the remaining ones, whichever rank has which."""
-    sgd = SGD(Objective("log_loss", "l2", 0.01), schedule="constant", eta0=0.1)
-    job = TrainJob(sgd, strategy, np.zeros(6), max_iter=9, tol=None, n_iter_no_change=5)
-
-    def state(rank: Rank, shard: Any) -> TrainState:
-        at = TrainState(np.zeros(6), sgd.init(shard), Cut((0, 0, 0), 4))
-        at.strategy = strategy.init(rank.group, at.params, 1 / rank.size)
-        return at
-
-    def keep(rank: Rank, shard: Any, number: int) -> Snapshot:
-        at = state(rank, shard)
-        at.epoch, at.params[:] = 3, number if not strategy.ends_equal else 7.0
-        for vector in state_arrays(at.strategy).values():
-            vector[...] = 10.0 + number
-        common = at.common(np.zeros((3, at.optimizer.counters.size)), [20, 20, 20], 1.0)
-        return Snapshot((3, 0), {**common, **at.copied()})
-
-    shards = shards_of([30, 30, 0])
-    transports = inproc.connect(3)
-    ranks = [Rank(Group(t), AbortFlag(), keeper=SnapshotKeeper()) for t in transports]
-    # Of three ranks the second is lost; a new one without rows and without a copy takes its place.
-    for rank, number in ((0, 1), (1, 3)):
-        ranks[rank].keeper.latest = keep(ranks[rank], shards[rank], number)
-
-    def recall(rank: Rank) -> TrainState:
-        at = state(rank, shards[rank.number])
-        assert SnapshotSchedule(rank, job, TrainData(shards[rank.number]), [30, 30, 0]).recall(at) == ""
-        return at
-
-    found = raise_first(run_ranks([lambda rank=rank: recall(rank) for rank in ranks]))
-    close(transports)
-    for at in found:
-        assert at.position == (3, 0)
-        np.testing.assert_allclose(at.params, 7.0 if strategy.ends_equal else 2.0)
-        alike = {name for name, how in at.handovers().items() if how == "same"}
-        for name, vector in state_arrays(at.strategy).items():
-            # What all ranks have alike is that of the first one.
-            np.testing.assert_allclose(vector, 11.0 if f"strategy.{name}" in alike else 12.0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import SGDClassifier
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import importance as kernels
 from dsgd.kernels.importance import build, find_all, sum_levels, total, update_all
@@ -147,51 +145,6 @@ def test_the_expected_step_is_that_of_the_mean_gradient(loss: str) -> None:
     np.testing.assert_allclose(sum(p[row] * step for row, step in seen.items()), expected, rtol=1e-10, atol=1e-13)
 
 
-def test_rows_are_drawn_as_often_as_their_probabilities_say() -> None:
-    """Over 60,000 draws, frequencies are within five standard deviations of p for every row."""
-    X, y, weights = problem()
-    shard = make_shard(X, y, weights, shuffle=False)
-    sgd = SGD(Objective("log_loss", "l2", 0.05), "constant", eta0=1e-12, sampling=Importance(0.3))
-    _, state = begun(sgd, shard, 1)
-    sampling, counts = state.sampling, np.zeros(60)
-    sampling.begin_epoch()
-    p = 0.3 / 60 + 0.7 * sampling.norms[:60] / sampling.norms.sum()
-    parts = sampling.tree, sampling.levels, state.order, sampling.key
-    for epoch in range(2, 1002):
-        for start in range(0, 60, kernels.AHEAD):
-            stop = min(60, start + kernels.AHEAD)
-            kernels.choose_rows(
-                *parts, float(epoch), 1.0, 0.3, sampling.which, sampling.rows, sampling.scales, start, stop
-            )
-            np.add.at(counts, sampling.rows[: stop - start].astype(int), 1)
-    assert np.all(np.abs(counts - 60_000 * p) < 5 * np.sqrt(60_000 * p))
-
-
-def test_an_outlier_costs_less() -> None:
-    """With one outlier of 40 numbers, the mean's error at a constant rate falls by more than the closed form's 5.1."""
-    n, rate = 40, 0.01
-    y = np.zeros(n)
-    y[0] = 1.0
-    shard = make_shard(np.ones((n, 1)), y, shuffle=False)
-
-    def error(uniform: float) -> float:
-        objective = Objective("squared_error", None, fit_intercept=False)
-        sgd = SGD(objective, "constant", eta0=rate, sampling=Importance(uniform), seed=1)
-        params, state = begun(sgd, shard, 40)
-        found = []
-        for _ in range(3000):
-            state.start_epoch()
-            sgd.arrange(shard, state)
-            sgd.run(params, shard, 0, n, state)
-            found.append(params[0] - y.mean())
-        return float(np.mean(np.square(found)))
-
-    plain = error(1.0)
-    # Of independent uniform draws the stationary error is rate times variance over 2 - rate.
-    assert plain == pytest.approx(rate * y.var() / (2 - rate), rel=0.15)
-    assert plain / error(0.5) > 0.5 * n**2 / (4 * (n - 1))
-
-
 def test_draws_are_uniform_where_nothing_says_otherwise() -> None:
     """With a share of one, and without any gradient, every row weighs the same."""
     X, y, _ = problem()
@@ -215,33 +168,6 @@ def test_ranks_draw_from_their_own_rows(sync: Any) -> None:
         assert simulated.coef_.tobytes() == threads.coef_.tobytes()
 
 
-@pytest.mark.parametrize("sync", [LocalSGD(8), MinibatchSGD(12)], ids=repr)
-def test_norms_survive_a_checkpoint(sync: Any, tmp_path: Path) -> None:
-    """Training that resumes on uneven ranks, with the norms of its rows, ends in the bits of training in one go."""
-    X, y, _ = problem(203)
-    fit = {**FIT, "sync": sync, "n_jobs": 3, "sampling": "importance"}
-    whole = SGDClassifier(**fit, max_iter=6).fit(X, y)
-    SGDClassifier(**fit, max_iter=3, checkpoint=tmp_path).fit(X, y)
-    resumed = SGDClassifier(**fit, max_iter=6, resume_from=tmp_path).fit(X, y)
-    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
-    # Other ranks cannot use them: they begin anew, and learn as well.
-    other = SGDClassifier(**{**fit, "n_jobs": 2}, max_iter=20, resume_from=tmp_path).fit(X, y)
-    assert other.score(X, y) > 0.85
-
-
-def test_calls_of_partial_fit_keep_the_norms_of_the_same_rows() -> None:
-    """Calls on the same rows are one fit, bit for bit, by way of a pickle; other rows begin anew and train too."""
-    X, y, _ = problem(203)
-    fit = {**FIT, "sync": 8, "n_jobs": 3, "sampling": "importance", "shuffle": False}
-    whole = SGDClassifier(**fit, max_iter=4).fit(X, y)
-    parts = SGDClassifier(**fit)
-    for _ in range(4):
-        parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, y, classes=[-1, 1])
-    assert parts.coef_.tobytes() == whole.coef_.tobytes()
-    parts.partial_fit(X[::-1][:100], y[::-1][:100])
-    assert parts.score(X, y) > 0.8
-
-
 def test_a_rule_steps_on_drawn_batches() -> None:
     """Momentum of zero on batches of drawn rows equals exchanging their gradients on one rank."""
     X, y, _ = problem()
@@ -249,18 +175,6 @@ def test_a_rule_steps_on_drawn_batches() -> None:
     local = SGDClassifier(**fit, optimizer=Momentum(0.0, batch=12)).fit(X, y)
     exchanged = SGDClassifier(**fit, sync=MinibatchSGD(batch=12)).fit(X, y)
     np.testing.assert_allclose(local.coef_, exchanged.coef_, rtol=1e-12)
-
-
-def test_drawn_rows_go_with_averages_penalties_and_weights() -> None:
-    """The mean of the iterates, an L1 penalty and class weights give a model near that of uniform rows."""
-    X, y, weights = problem(400)
-    fit: dict[str, Any] = {**FIT, "eta0": 0.01, "max_iter": 60, "average": True, "class_weight": {1: 2.0, -1: 1.0}}
-    fit |= {"penalty": "elasticnet", "alpha": 1e-3}
-    plain, drawn = (
-        SGDClassifier(**fit, sampling=sampling).fit(X, y, sample_weight=weights)
-        for sampling in ("uniform", "importance")
-    )
-    np.testing.assert_allclose(drawn.coef_, plain.coef_, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("schedule", ["pegasos", "per_epoch"])
@@ -290,11 +204,3 @@ def test_what_does_not_go_with_drawn_rows_is_refused(options: dict[str, Any], er
         SGDClassifier(**options).fit(np.eye(2), [0, 1])
     with pytest.raises(InvalidParameterError, match="uniform"):
         Importance(0.0)
-
-
-def test_regression_draws_rows_too() -> None:
-    """A regressor with float32 rows learns from drawn rows."""
-    X, _, _ = problem(300)
-    y = X @ np.arange(1.0, 6.0)
-    model = SGDRegressor(sampling="importance", random_state=0).fit(X.astype(np.float32), y)
-    assert model.score(X, y) > 0.99

@@ -84,27 +84,6 @@ def test_lars_does_not_see_the_scale_of_gradients() -> None:
     np.testing.assert_allclose(np.linalg.norm(steps[0]), 0.5 * 0.1 * 5.0, rtol=1e-12)
 
 
-def test_a_plain_minibatch_is_that_of_minibatch_sgd() -> None:
-    """Momentum of zero on one rank equals exchanging gradients on one rank."""
-    X, y, _ = rows()
-    fit = {"loss": "log_loss", "learning_rate": "constant", "eta0": 0.1, "max_iter": 3, "tol": None, "shuffle": False}
-    local = SGDClassifier(**fit, optimizer=Momentum(0.0, batch=12)).fit(X, y)
-    exchanged = SGDClassifier(**fit, sync=MinibatchSGD(batch=12)).fit(X, y)
-    np.testing.assert_allclose(local.coef_, exchanged.coef_, rtol=1e-12)
-
-
-@pytest.mark.parametrize("sync", [LocalSGD(every=8), MinibatchSGD(batch=16)], ids=repr)
-@pytest.mark.parametrize("rule", [Momentum(0.9), Adam(), Adagrad(), LARS()], ids=repr)
-def test_rules_learn_on_ranks(sync: Any, rule: AbstractRule) -> None:
-    """Every rule trains with models exchanged and with gradients exchanged, and repeats to the bit."""
-    X, y, _ = rows(400)
-    eta0 = 5.0 if isinstance(rule, LARS) else 0.05
-    fit = {"loss": "log_loss", "learning_rate": "constant", "eta0": eta0, "max_iter": 30, "tol": None, "n_jobs": 2}
-    models = [SGDClassifier(**fit, sync=sync, optimizer=rule, random_state=1).fit(X, y) for _ in range(2)]
-    assert models[0].score(X, y) > 0.9
-    assert models[0].coef_.tobytes() == models[1].coef_.tobytes()
-
-
 @pytest.mark.parametrize("policy", ["keep", "zero", "average"])
 def test_what_becomes_of_momentum(policy: Any) -> None:
     """Memory is left alone, forgotten, or replaced by its mean weighted by rows."""
@@ -144,17 +123,6 @@ def test_the_rate_warms_up_to_the_scale_of_the_batch() -> None:
     scaled = SGDClassifier(**fit, eta0=0.01, sync=MinibatchSGD(batch=20, base_batch=5)).fit(X, y)
     plain = SGDClassifier(**fit, eta0=0.04, sync=MinibatchSGD(batch=20)).fit(X, y)
     np.testing.assert_allclose(scaled.coef_, plain.coef_, rtol=1e-12)
-
-
-def test_a_rule_survives_a_checkpoint(tmp_path: Any) -> None:
-    """Training that resumes from a checkpoint, with its momentum, ends in the same bits as training in one go."""
-    X, y, _ = rows(200)
-    fit: dict[str, Any] = {"learning_rate": "constant", "tol": None, "n_jobs": 2, "random_state": 0, "sync": 20}
-    fit |= {"optimizer": Adam(batch=5), "eta0": 0.01}
-    whole = SGDClassifier(**fit, max_iter=6).fit(X, y)
-    SGDClassifier(**fit, max_iter=3, checkpoint=tmp_path).fit(X, y)
-    resumed = SGDClassifier(**fit, max_iter=6, resume_from=tmp_path).fit(X, y)
-    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,36 +115,9 @@ def test_the_optimum_is_that_of_the_peer(reduction: Any, kind: str) -> None:
         np.testing.assert_allclose(model.intercept_, peer.intercept_, atol=1e-8)
 
 
-@pytest.mark.parametrize("reduction", METHODS, ids=repr)
-def test_every_class_is_at_its_optimum(reduction: Any) -> None:
-    """With three classes each output is within 1e-8 of the peer's for that class against the rest."""
-    X, _, _ = problem()
-    y = np.argmax(X[:, :3] + 0.5 * X[:, 1:4], axis=1)
-    model = SGDClassifier(**FIT, optimizer=reduction, max_iter=300).fit(X, y)
-    for k in range(3):
-        np.testing.assert_allclose(model.coef_[k], optimum(X, np.where(y == k, 1, -1)).coef_[0], atol=1e-8)
-
-
-@pytest.mark.parametrize("reduction", METHODS, ids=repr)
-def test_errors_fall_at_a_linear_rate(reduction: Any) -> None:
-    """From the fifth epoch on, every five divide the distance to the optimum by at least two."""
-    X, y, _ = problem()
-    found = SGDClassifier(**FIT, optimizer=reduction, max_iter=400).fit(X, y).coef_
-    errors = [
-        np.abs(SGDClassifier(**FIT, optimizer=reduction, max_iter=n).fit(X, y).coef_ - found).max()
-        for n in (5, 10, 15, 20, 25)
-    ]
-    assert all(after < before / 2 for before, after in pairwise(errors))
-
-
 @pytest.mark.parametrize(
     ("reduction", "sync"),
-    [
-        (SAGA(0.4), MinibatchSGD(20)),
-        (SVRG(0.4), MinibatchSGD(20)),
-        (SVRG(), LocalSGD(16)),
-        (SVRG(), LocalSGD(80)),
-    ],
+    [(SAGA(0.4), MinibatchSGD(20)), (SVRG(0.4), MinibatchSGD(20)), (SVRG(), LocalSGD(16)), (SVRG(), LocalSGD(80))],
     ids=repr,
 )
 def test_ranks_find_the_optimum_of_all_rows(reduction: Any, sync: Any) -> None:
@@ -179,52 +150,6 @@ def test_corrected_steps_are_those_of_full_gradients(ranks: int, sync: Any) -> N
     left = (last.coef_[0] - minimum) / (first.coef_[0] - minimum)
     assert left == pytest.approx((1.0 - step * a) ** (last.t_ - first.t_), rel=1e-9)
     assert abs(left - 1.0) > 0.03
-
-
-def test_saga_may_take_the_steps_of_its_source() -> None:
-    """Where 40 well-conditioned rows have one outlier, steps of 1 / (3 L) lead to the mean, which a walk would not."""
-    y = np.r_[1.0, np.zeros(39)]
-    fit: dict[str, Any] = {"penalty": None, "fit_intercept": False, "max_iter": 60, "tol": None, "random_state": 0}
-    model = SGDRegressor(**fit, optimizer=SAGA()).fit(np.ones((40, 1)), y)
-    assert model.coef_[0] == pytest.approx(1 / 40, rel=1e-8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("every", [1, 20])
-def test_averaged_saga_is_off_by_what_ranks_differ_in(every: int) -> None:
-    """On quadratics the model is, on average over seeds, where local gradient descent ends; averaged SVRG is exact."""
-    squares, optima, step = np.array([1.0, 0.25]), np.array([1.0, -2.0]), 0.1
-    blocks = [(np.full((20, 1), a), np.full(20, a * c)) for a, c in zip(np.sqrt(squares), optima, strict=True)]
-    kept = 1.0 - (1.0 - step * squares) ** every
-    expected, exact = ((weights * optima).sum() / weights.sum() for weights in (kept, squares))
-    fit: dict[str, Any] = {"penalty": None, "fit_intercept": False, "max_iter": 60, "tol": None}
-    fit |= {"sync": LocalSGD(every)}
-    found = [
-        SGDRegressor(**fit, optimizer=SAGA(step), random_state=seed).fit(blocks).coef_[0]
-        for seed in range(1 if every == 1 else 40)
-    ]
-    spread = np.std(found) / np.sqrt(len(found))
-    assert np.mean(found) == pytest.approx(expected, abs=4 * spread + 1e-10)
-    assert every == 1 or abs(expected - exact) > 10 * spread
-    fit["max_iter"] = 200
-    assert SGDRegressor(**fit, optimizer=SVRG(step)).fit(blocks).coef_[0] == pytest.approx(exact, rel=1e-10)
-
-
-@pytest.mark.parametrize("sync", [LocalSGD(8), MinibatchSGD(12)], ids=repr)
-@pytest.mark.parametrize("reduction", METHODS, ids=repr)
-def test_what_is_remembered_survives(reduction: Any, sync: Any, tmp_path: Path) -> None:
-    """Simulated ranks, a resumed checkpoint and calls of partial_fit end in the bits of one fit on threads."""
-    X, y, _ = problem(203)
-    fit = {**FIT, "sync": sync, "optimizer": reduction, "shuffle": False}
-    whole = SGDClassifier(**fit, n_jobs=3, max_iter=6).fit(X, y)
-    simulated = SGDClassifier(**fit, client=SimulatedCluster(3, "10GbE"), max_iter=6).fit(X, y)
-    SGDClassifier(**fit, n_jobs=3, max_iter=3, checkpoint=tmp_path).fit(X, y)
-    resumed = SGDClassifier(**fit, n_jobs=3, max_iter=6, resume_from=tmp_path).fit(X, y)
-    parts = SGDClassifier(**fit, n_jobs=3)
-    for _ in range(6):
-        parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, y, classes=[-1, 1])
-    bits = {model.coef_.tobytes() for model in (whole, simulated, resumed, parts)}
-    assert len(bits) == 1
 
 
 @pytest.mark.parametrize("reduction", METHODS, ids=repr)

@@ -86,11 +86,7 @@ def models(monkeypatch):
             {"sync": [7, LocalSGD(40, rates="pooled"), EpochAveraging(), None, 10_000, "local:every=9"]},
             (X, Y3, None),
         ),
-        (
-            clone(CLASSIFIER).set_params(alpha=1e-2),
-            {"sync": [12, None, 64], "penalty": ["l1", "l2"]},
-            (S, Y, WEIGHTS),
-        ),
+        (clone(CLASSIFIER).set_params(alpha=1e-2), {"sync": [12, None, 64], "penalty": ["l1", "l2"]}, (S, Y, WEIGHTS)),
     ],
     ids=["default", "classes-weights", "l1-sparse", "schedules", "pooled", "periods", "periods-sparse"],
 )
@@ -182,20 +178,22 @@ def test_halving_and_the_last_fit():
 
 
 @pytest.mark.parametrize(
-    ("changed", "options", "named"),
+    ("changed", "grid", "options", "named"),
     [
-        ({"sync": DPSGD()}, {}, "LocalSGD"),
-        ({"sync": LocalSGD(overlap=True)}, {}, "overlap"),
-        ({"elastic": True}, {}, "elastic"),
-        ({"out_of_core": True}, {}, "out_of_core"),
-        ({}, {"scoring": "f1_macro"}, "accuracy"),
+        ({"sync": DPSGD()}, GRID, {}, "LocalSGD"),
+        ({"sync": LocalSGD(overlap=True)}, GRID, {}, "overlap"),
+        ({"elastic": True}, GRID, {}, "elastic"),
+        ({"out_of_core": True}, GRID, {}, "out_of_core"),
+        ({}, GRID, {"scoring": "f1_macro"}, "accuracy"),
+        ({}, {"sync": [8, "minibatch"]}, {}, r"Got MinibatchSGD.*GridSearchCV"),
+        ({"client": None}, {"sync": [8, 64]}, {}, "SimulatedCluster"),
     ],
 )
-def test_what_ranks_cannot_do_is_refused(changed, options, named):
+def test_what_ranks_cannot_do_is_refused(changed, grid, options, named):
     """With the names of what they can."""
-    model = clone(CLASSIFIER).set_params(client=SimulatedCluster(2), **changed)
+    model = clone(CLASSIFIER).set_params(**{"client": SimulatedCluster(2), **changed})
     with pytest.raises(IncompatiblePartsError, match=named):
-        SGDSearchCV(model, GRID, cv=3, **options).fit(X, Y)
+        SGDSearchCV(model, grid, cv=3, **options).fit(X, Y)
 
 
 def test_rows_and_splits_that_cannot_be_are_refused():
@@ -212,15 +210,6 @@ def test_rows_and_splits_that_cannot_be_are_refused():
     assert search.cv_results_["mean_test_score"][1] == -7.0
     with pytest.raises(InvalidDataError, match="no rows to train on"):
         SGDSearchCV(regressor, {"eta0": [1e-3]}, cv=SPLITS).fit(X, SIGNAL, sample_weight=np.arange(N) < 60)
-
-
-def test_periods_need_ranks_and_fixed_rounds():
-    """A period among candidates is refused where there is one rank, and a strategy that does not average in rounds."""
-    with pytest.raises(IncompatiblePartsError, match="SimulatedCluster"):
-        SGDSearchCV(CLASSIFIER, {"sync": [8, 64]}, cv=3).fit(X, Y)
-    model = clone(CLASSIFIER).set_params(client=SimulatedCluster(2))
-    with pytest.raises(IncompatiblePartsError, match=r"Got MinibatchSGD.*GridSearchCV"):
-        SGDSearchCV(model, {"sync": [8, "minibatch"]}, cv=3).fit(X, Y)
 
 
 def test_the_ledger_of_a_search_has_work_and_few_messages():

@@ -45,12 +45,6 @@ def fitted(search, data, options):
         return search.set_params(**options).fit(*data)
 
 
-def searches(estimator, grid, *data, **options):
-    """Return our search and scikit-learn's, both fitted."""
-    ours, theirs = SVMSearchCV(estimator, grid, cv=3), GridSearchCV(estimator, grid, cv=3)
-    return [fitted(search, data, options) for search in (ours, theirs)]
-
-
 CASES = {
     "two-classes": (SVC(), GRID, (X, Y), {"return_train_score": True}),
     "scorer": (SVC(), GRID, (X, Y), {"scoring": "roc_auc"}),
@@ -143,18 +137,6 @@ def test_any_splitter_and_any_candidates():
     assert ours.score(X, Y) == theirs.score(X, Y)
 
 
-def test_problems_take_the_route_that_suits_their_rows():
-    """The largest pair of classes decides, and what a path does not have is fitted."""
-    many = np.repeat(np.arange(10), 200)
-    assert not chains.follows_path(SVC(), many, 8)
-    assert chains.follows_path(SVC(), many // 5, 8)
-    assert not chains.follows_path(SVC(), many // 5, 1)
-    assert not chains.follows_path(SVC(kernel="linear"), many // 5, 8)
-    assert not chains.follows_path(SVC(probability="sigmoid"), many // 5, 8)
-    assert not chains.follows_path(SVC(solver="pairwise"), many // 5, 8)
-    assert chains.follows_path(SVR(), many, 8)
-
-
 def test_a_model_that_cannot_be_trained_has_the_error_score(route):
     """Other folds go on, a warning says how many failed; "raise" raises, and so does a search that has no model."""
     one_class, all_rows = np.flatnonzero(Y == "no"), np.arange(N)
@@ -184,3 +166,15 @@ def test_what_cannot_be_searched_is_refused(estimator, grid, error, said):
     """An error names the parameter, and what to do instead."""
     with pytest.raises(error, match=said):
         SVMSearchCV(estimator, grid).fit(X, Y)
+
+
+def test_problems_take_the_route_that_suits_their_rows():
+    """The largest pair of classes decides, and what a path does not have is fitted."""
+    many = np.repeat(np.arange(10), 200)
+    assert not chains.follows_path(SVC(), many, 8)
+    assert chains.follows_path(SVC(), many // 5, 8)
+    assert not chains.follows_path(SVC(), many // 5, 1)
+    assert not chains.follows_path(SVC(kernel="linear"), many // 5, 8)
+    assert not chains.follows_path(SVC(probability="sigmoid"), many // 5, 8)
+    assert not chains.follows_path(SVC(solver="pairwise"), many // 5, 8)
+    assert chains.follows_path(SVR(), many, 8)

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import suite, timing
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
 
 ROOT = Path(__file__).parents[2]
 ALL = suite.benchmarks()
@@ -44,20 +42,6 @@ def loaded(benchmark):
     if benchmark.name.startswith("dnn/") or benchmark.name == "communication/compressors":
         pytest.importorskip("torch")
     return importlib.import_module(benchmark.module)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("benchmark", ALL, ids=names)
-def test_the_help_of_a_benchmark_is_its_docstring(benchmark, capsys):
-    """--help shows what a benchmark compares, and the options that all share."""
-    module = loaded(benchmark)
-    with pytest.raises(SystemExit) as stopped:
-        suite.main(["run", benchmark.name, "--help"])
-    shown = capsys.readouterr().out
-    assert stopped.value.code == 0
-    assert module.__doc__.strip() in shown
-    assert "--quick" in shown
-    assert "--out" in shown
 
 
 @pytest.mark.parametrize("benchmark", ALL, ids=names)
@@ -132,21 +116,3 @@ def test_turns_go_round_and_warm_up_does_not_count():
     assert all(turn.seconds >= 0 and turn.cpu_s >= 0 for turns in found.values() for turn in turns)
     assert timing.ratio([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == 2.0
     assert timing.spread([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == "2.00 (1.00 to 3.00)"
-
-
-def test_a_table_formats_numbers_and_keeps_text(capsys):
-    """What follows the colon of a head formats numbers; text stays, and None leaves a cell empty."""
-    with table("title", "name", "ms:.2f", "share:.0%") as line:
-        line("one", 1.234, 0.5)
-        line("two", "none", None)
-    shown = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert shown[0] == ["title"]
-    assert shown[1] == ["name", "ms", "share"]
-    assert shown[3:] == [["one", "1.23", "50%"], ["two", "none"]]
-
-
-def test_without_a_file_no_rows_are_written(tmp_path, monkeypatch):
-    """Rows go nowhere unless a file is named."""
-    monkeypatch.chdir(tmp_path)
-    Rows("any", None).add(seconds=1.0)
-    assert list(tmp_path.iterdir()) == []

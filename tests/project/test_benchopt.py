@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import sklearn.linear_model
 import sklearn.svm
-from scipy.sparse.linalg import aslinearoperator
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "benchopt"
 
@@ -83,14 +82,6 @@ def test_the_lasso_minimises_the_objective_of_its_benchmark(load, rows, fit_inte
     assert ours == pytest.approx(objective(peer.coef_, peer.intercept_), rel=1e-8)
 
 
-def test_the_lasso_skips_designs_that_are_not_stored(load, rows):
-    """A linear operator has no columns to visit."""
-    X, y = rows
-    solver = load("lasso/solvers/dsgd.py")
-    assert solver.skip(aslinearoperator(X), y, 1.0)[0]
-    assert solver.skip(X, y, 1.0) == (False, None)
-
-
 @pytest.mark.parametrize("fit_intercept", [True, False])
 def test_logistic_regression_minimises_the_objective_of_its_benchmark(load, rows, fit_intercept):
     """The log loss and the penalty, as benchmark_logreg_l2 has them."""
@@ -137,12 +128,6 @@ def test_our_benchmark_finds_the_same_optimum_by_dsgd_and_by_libsvm(load, data):
         assert 0 <= found[-1]["relative_gap"] < 1e-3
     assert found[0]["value"] == pytest.approx(found[1]["value"], rel=1e-4)
     assert found[0]["test_error"] < min(np.mean(rows["y_test"] == 1), np.mean(rows["y_test"] == -1)) + 0.02
-
-
-def test_labels_of_our_benchmark_are_checked(load):
-    """Labels of 0 and 1 would make another objective."""
-    with pytest.raises(ValueError, match="labels must be -1 and 1"):
-        load("kernel_svm/objective.py").set_data(np.ones((2, 1)), np.array([0, 1]), None, None)
 
 
 def test_the_table_has_the_fastest_fit_within_the_target(load):

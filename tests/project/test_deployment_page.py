@@ -146,24 +146,6 @@ class TestOnHosts:
         assert found == {"ranks": 4, "transport": "inproc+tcp", "scheduler": "tcp://scheduler:8786"}
 
 
-def test_the_compose_file_is_whole() -> None:
-    """Each service has the image that one of them builds, waits for services, and opens ports to this machine alone."""
-    services = COMPOSE["services"]
-    built = [service["image"] for service in services.values() if "build" in service]
-    assert len(built) == 1
-    for service in services.values():
-        assert service.keys() <= {"build", "image", "command", "depends_on", "shm_size", "environment", "ports"}
-        assert service["image"] == built[0]
-        assert set(service.get("depends_on", ())) <= services.keys()
-        for port in service.get("ports", ()):
-            address, here, there = port.split(":")
-            assert (address, here) == ("127.0.0.1", there)
-            assert there in service["command"]
-    build = services["scheduler"]["build"]
-    assert (DEPLOYMENT / build["context"]).resolve() == REPOSITORY
-    assert REPOSITORY / build["dockerfile"] == DEPLOYMENT / "Dockerfile"
-
-
 def test_the_image_has_what_its_services_run() -> None:
     """Its Python is a supported one, and it installs extras that exist and the programs of the services."""
     facts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dsgd", "svm", "datasets")
 
 #: What there is at most. Lower them with every change that takes something away.
-MOST = {"files": 521, "code": 68_785, "docstrings": 22_927, "tests": 45_241, "benchmarks": 6_482}
+MOST = {"files": 663, "code": 71_720, "docstrings": 22_400, "tests": 41_703, "benchmarks": 6_494}
 
 
 def files_of(*folders: str) -> list[Path]:

@@ -58,12 +58,6 @@ def test_the_short_way_is_the_usual_one(
     assert all(asked)
 
 
-def test_what_is_no_number_ends_the_short_way_as_the_usual_one() -> None:
-    """A model that leaves the range of numbers is an error that says so, in the epoch in which it does."""
-    with pytest.raises(ValueError, match="overflow occurred at epoch #"):
-        SGDRegressor(learning_rate="constant", eta0=1e300, random_state=0).fit(X, VALUES)
-
-
 @pytest.mark.parametrize(
     "options",
     [{"early_stopping": True}, {"n_jobs": 2, "sync": 16}, {"optimizer": "momentum:0.5"}, {"sampling": "importance"}],

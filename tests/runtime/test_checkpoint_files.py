@@ -18,14 +18,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import CheckpointError
 from dsgd.local import SGD, Objective
 from dsgd.runtime import Checkpoint
-from dsgd.runtime.checkpoints.checkpoint import (
-    SavedState,
-    SupersededError,
-    check_place,
-    read_newest,
-    read_own,
-    write,
-)
+from dsgd.runtime.checkpoints.checkpoint import SavedState, SupersededError, check_place, read_newest, read_own, write
 from dsgd.runtime.checkpoints.container import describe
 
 OWN = "checkpoint-00000000-00000000.dsgd"
@@ -171,24 +164,19 @@ def test_only_what_we_have_written_goes(place: str) -> None:
 
 
 def test_a_damaged_file_beside_our_list_is_ours(tmp_path: Path) -> None:
-    """A fit that resumes is not refused because of a checkpoint that was damaged, nor of a list that was lost."""
-    files, _ = saved(tmp_path)
+    """A fit that resumes is not refused because of a damaged checkpoint or list; names say which is the newest."""
+    files, configuration = saved(tmp_path)
     files[0].write_bytes(b"")
     check_place(Checkpoint(tmp_path), goes_on=True)
     saved(tmp_path)
-    (tmp_path / "newest.json").write_text("[" * 100_000)
-    check_place(Checkpoint(tmp_path), goes_on=True)
+    for lost in ("[" * 100_000, "{"):
+        (tmp_path / "newest.json").write_text(lost)
+        check_place(Checkpoint(tmp_path), goes_on=True)
+        assert read_newest(tmp_path, configuration).position == (2, 0)
     with pytest.raises(CheckpointError, match="another fit"):
         check_place(Checkpoint(tmp_path), goes_on=False)
     with pytest.raises(CheckpointError, match=r"cannot be read.*Not a directory"):
         check_place(Checkpoint(files[0]), goes_on=False)
-
-
-def test_a_lost_list_is_made_up_for(tmp_path: Path) -> None:
-    """Without the list of files their names say which is the newest."""
-    _, configuration = saved(tmp_path)
-    (tmp_path / "newest.json").write_text("{")
-    assert read_newest(tmp_path, configuration).position == (2, 0)
 
 
 def test_a_job_finds_what_it_has_written_itself(tmp_path: Path) -> None:
@@ -230,38 +218,21 @@ def test_a_list_names_no_file_of_another_folder(tmp_path: Path) -> None:
     assert read_newest(tmp_path / "ours", configuration).position == (1, 0)
 
 
-def test_a_gang_that_was_given_up_writes_no_more(tmp_path: Path) -> None:
-    """What a lost gang writes late hides nothing of the one in its place, and that one may begin further back."""
+@pytest.mark.parametrize("later", [("mine", 1), ("another", 0)])
+def test_a_gang_that_was_given_up_writes_no_more(later: tuple[str, int], tmp_path: Path) -> None:
+    """What a lost gang, or a fit whose folder another one took over, writes late hides nothing of the one after it."""
 
-    def put(epoch: int, formed: int) -> str:
-        state = SavedState((epoch, 0), 2, {}, {"value": np.ones(1)}, job_id="mine", formed=formed)
+    def put(epoch: int, job_id: str, formed: int) -> str:
+        state = SavedState((epoch, 0), 2, {}, {"value": np.ones(1)}, job_id=job_id, formed=formed)
         return write(Checkpoint(tmp_path, keep=3), state)
 
-    def listed() -> list[str]:
-        return list(json.loads((tmp_path / "newest.json").read_text())["names"])
-
-    first = [put(epoch, formed=0) for epoch in (5, 6)]
-    second = put(4, formed=1)
-    assert listed() == [second, *reversed(first)]
+    first = [put(epoch, "mine", 0) for epoch in (5, 6)]
+    second = put(4, *later)  # may begin further back
     for late in (3, 7):
         with pytest.raises(SupersededError, match="another fit or a later gang"):
-            put(late, formed=0)
-    assert listed() == [second, *reversed(first)]
+            put(late, "mine", 0)
+    assert json.loads((tmp_path / "newest.json").read_text())["names"] == [second, *reversed(first)]
     assert sorted(path.name for path in tmp_path.glob("*.dsgd")) == sorted([second, *first])
-    found = read_own(tmp_path, "mine", (0, 0))
+    found = read_own(tmp_path, later[0], (0, 0))
     assert found is not None
-    assert (found.position, found.formed) == ((4, 0), 1)
-
-
-def test_a_fit_whose_folder_another_one_took_over_writes_no_more(tmp_path: Path) -> None:
-    """A fit that was given up, though it still runs, does not hide what the fit that resumed from it has written."""
-
-    def put(epoch: int, job_id: str) -> str:
-        return write(Checkpoint(tmp_path), SavedState((epoch, 0), 2, {}, {"value": np.ones(1)}, job_id=job_id))
-
-    put(5, "before")
-    newest = put(6, "after")
-    with pytest.raises(SupersededError, match="another fit or a later gang"):
-        put(7, "before")
-    assert read_newest(tmp_path, {}).position == (6, 0)
-    assert json.loads((tmp_path / "newest.json").read_text())["names"][0] == newest
+    assert (found.position, found.formed) == ((4, 0), later[1])

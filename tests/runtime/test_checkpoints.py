@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from dsgd.runtime.checkpoints.container import describe
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, snapshots, train
 from dsgd.runtime.train.state import TrainState, adapted
 from dsgd.sync import ChocoSGD, Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from gang_cluster import wait_until
 
 
 class _Killed(BaseException):
@@ -260,22 +261,30 @@ class _Disk:
 def test_a_disk_that_is_full_for_a_moment_ends_no_fit(
     rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A checkpoint that cannot be written is logged and written again soon; only several in a row end the fit."""
+    """A checkpoint that cannot be written is written again soon; several in a row end the fit, but not its last one."""
     options: dict[str, Any] = {"max_iter": 8, "tol": None, "random_state": 0, "n_jobs": 2}
-    monkeypatch.setattr(checkpoint, "_RETRY_S", 0.0)
     whole = SGDClassifier(**options).fit(*rows)
+    monkeypatch.setattr(checkpoint, "_RETRY_S", 0.0)
+
+    def fit_with(disk: _Disk, every_s: float) -> SGDClassifier:
+        monkeypatch.setattr(checkpoint, "write", disk.write)
+        place = Checkpoint(tmp_path, every_s=every_s, overwrite=True)
+        return SGDClassifier(**options, checkpoint=place).fit(*rows)
+
     moment = _Disk(lambda call: call in (2, 3, 5))
-    monkeypatch.setattr(checkpoint, "write", moment.write)
-    fitted = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path / "a", every_s=0)).fit(*rows)
-    assert fitted.coef_.tobytes() == whole.coef_.tobytes()
+    assert fit_with(moment, 0).coef_.tobytes() == whole.coef_.tobytes()
     assert moment.n_calls == 8
     assert caplog.text.count("could not be written") == 3
-    assert json.loads((tmp_path / "a" / "newest.json").read_text())["names"][0] == "checkpoint-00000008-00000000.dsgd"
+    assert json.loads((tmp_path / "newest.json").read_text())["names"][0] == "checkpoint-00000008-00000000.dsgd"
     full = _Disk(lambda call: call > 1)
-    monkeypatch.setattr(checkpoint, "write", full.write)
     with pytest.raises(CheckpointError, match="No space left"):
-        SGDClassifier(**options, checkpoint=Checkpoint(tmp_path / "b", every_s=0)).fit(*rows)
+        fit_with(full, 0)
     assert full.n_calls == 4
+    full = _Disk(lambda call: True)
+    with pytest.warns(RuntimeWarning, match=r"last checkpoint could not be written: No space left.*complete"):
+        fitted = fit_with(full, 3600)
+    assert full.n_calls == 3
+    assert fitted.coef_.tobytes() == whole.coef_.tobytes()
 
 
 def test_a_checkpoint_that_failed_is_due_again_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,20 +297,6 @@ def test_a_checkpoint_that_failed_is_due_again_soon(tmp_path: Path, monkeypatch:
             due.append(checkpoints.is_due)
         checkpoints.write(SavedState((1, 0), 1, {}, {}))
     assert due == [False, True] * 3
-
-
-def test_a_model_is_not_lost_with_its_last_checkpoint(
-    rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Training that is complete ends with its model and a warning where the last file cannot be written."""
-    options: dict[str, Any] = {"max_iter": 4, "tol": None, "random_state": 0, "n_jobs": 2}
-    monkeypatch.setattr(checkpoint, "_RETRY_S", 0.0)
-    full = _Disk(lambda call: True)
-    monkeypatch.setattr(checkpoint, "write", full.write)
-    with pytest.warns(RuntimeWarning, match=r"last checkpoint could not be written: No space left.*complete"):
-        fitted = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path, every_s=3600)).fit(*rows)
-    assert full.n_calls == 3
-    assert fitted.coef_.tobytes() == SGDClassifier(**options).fit(*rows).coef_.tobytes()
 
 
 def test_an_object_store(rows: Any) -> None:
@@ -396,14 +391,21 @@ def test_partial_fit_writes_none(rows: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"checkpoint": 3}, {"checkpoint": ""}, {"resume_from": Checkpoint("x")}, {"on_failure": "retry"}, {"elastic": 1}],
-    ids=str,
+    ("call", "named"),
+    [
+        *((partial(SGDClassifier, checkpoint=bad), "checkpoint") for bad in (3, "")),
+        (partial(SGDClassifier, resume_from=Checkpoint("x")), "resume_from"),
+        (partial(SGDClassifier, on_failure="retry"), "on_failure"),
+        (partial(SGDClassifier, elastic=1), "elastic"),
+        *((partial(Checkpoint, path=bad), "Checkpoint") for bad in (1, "")),
+        (partial(Checkpoint, "x", every_s=-1), "Checkpoint"),
+        (partial(Checkpoint, "x", keep=0), "Checkpoint"),
+    ],
 )
-def test_parameters_are_checked(bad: dict[str, Any], rows: Any) -> None:
-    """A place that is none, and an unknown policy, are refused by name."""
-    with pytest.raises(InvalidParameterError, match=next(iter(bad))):
-        SGDClassifier(**bad).fit(*rows)
+def test_parameters_are_checked(call: Any, named: str, rows: Any) -> None:
+    """A place that is none, an unknown policy, and what a checkpoint cannot do, are refused by name."""
+    with pytest.raises(InvalidParameterError, match=named):
+        call().fit(*rows)
 
 
 @pytest.mark.parametrize("policy", [Restart, Shrink])
@@ -414,13 +416,6 @@ def test_a_policy_is_a_value(policy: type[Restart | Shrink]) -> None:
     model = clone(SGDClassifier(on_failure=policy(at_most=7)))
     assert pickle.loads(pickle.dumps(model)).on_failure == policy(at_most=7)
     assert policy(at_most=7) != policy()
-
-
-@pytest.mark.parametrize("bad", [{"path": ""}, {"path": 1}, {"path": "x", "every_s": -1}, {"path": "x", "keep": 0}])
-def test_a_checkpoint_is_checked(bad: dict[str, Any]) -> None:
-    """Checkpoint refuses what it cannot do."""
-    with pytest.raises(InvalidParameterError, match="Checkpoint"):
-        Checkpoint(**bad)
 
 
 def test_nothing_to_go_on_from(rows: Any, tmp_path: Path) -> None:
@@ -435,34 +430,27 @@ import sys
 import numpy as np
 from dsgd import SGDClassifier
 from dsgd.runtime import Checkpoint
-
 rng = np.random.default_rng(0)
 X = rng.standard_normal((5000, 20))
 y = X[:, 0] + rng.standard_normal(5000) > 0
-options = dict(tol=None, random_state=0, n_jobs=2, sync=50, max_iter=int(sys.argv[2]), average=True)
-place = Checkpoint(sys.argv[1], every_s=0)
-SGDClassifier(**options, checkpoint=place).fit(X, y)
+options = dict(tol=None, random_state=0, n_jobs=2, sync=50, max_iter=100_000, average=True)
+
+SGDClassifier(**options, checkpoint=Checkpoint(sys.argv[1], every_s=0)).fit(X, y)
 """
 
 
 def test_a_killed_process(tmp_path: Path) -> None:
     """A process killed by SIGKILL while it writes many checkpoints leaves one to resume from, bit for bit."""
-    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(tmp_path), "100000"])
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(tmp_path)])
     try:
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("*.dsgd"))) < 2:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: process.poll() is None and len(list(tmp_path.glob("*.dsgd"))) < 2, 60.0)
         time.sleep(0.1)
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait(timeout=20)
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((5000, 20))
-    y = X[:, 0] + rng.standard_normal(5000) > 0
+    space: dict[str, Any] = {}
+    exec(_PROGRAM.rpartition("\n\n")[0], space)
     names = json.loads((tmp_path / "newest.json").read_text())["names"]
-    n_epochs = int(names[0].split("-")[1]) + 3
-    options = {"tol": None, "random_state": 0, "n_jobs": 2, "sync": 50, "max_iter": n_epochs, "average": True}
-    resumed = SGDClassifier(**options, resume_from=tmp_path).fit(X, y)
-    assert resumed.coef_.tobytes() == SGDClassifier(**options).fit(X, y).coef_.tobytes()
+    options, rows = {**space["options"], "max_iter": int(names[0].split("-")[1]) + 3}, (space["X"], space["y"])
+    resumed = SGDClassifier(**options, resume_from=tmp_path).fit(*rows)
+    assert resumed.coef_.tobytes() == SGDClassifier(**options).fit(*rows).coef_.tobytes()

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
-import cloudpickle
 import dask
-import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
 from distributed.security import Security
 
 from dsgd.runtime import dask_internals as internals
-from dsgd.runtime.messages import local_versions
 from gang_cluster import start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -48,80 +43,6 @@ def _on_loop(cluster: LocalCluster, call: Callable[[], Any]) -> Any:
         return await value if asyncio.iscoroutine(value) else value
 
     return asyncio.run_coroutine_threadsafe(run(), internals.event_loop(cluster.scheduler)).result(20.0)
-
-
-def test_servers_answer_and_hear(cluster: LocalCluster, client: Client) -> None:
-    """Calls under new names are answered by scheduler and workers, and streams bring messages in order."""
-    scheduler, (one, two) = cluster.scheduler, cluster.workers.values()
-    heard: list[Any] = []
-    internals.serve(scheduler, {"dsgd_test": lambda value: value + 1}, {"dsgd-up": lambda worker, n: heard.append(n)})
-    internals.serve(one, {}, {"dsgd-down": lambda n: heard.append(-n)})
-    internals.serve(two, {"dsgd_test": lambda value: value + 2})
-    assert _on_loop(cluster, lambda: internals.ask_scheduler(client, "dsgd_test", value=1)) == 2
-    assert _on_loop(cluster, lambda: internals.ask_scheduler(one, "dsgd_test", value=2)) == 3
-    assert _on_loop(cluster, lambda: internals.ask_worker(one, two.address, "dsgd_test", value=3)) == 5
-    internals.serve(two, {"dsgd_twice": lambda data: internals.as_frame(2 * data)})
-    sent = internals.as_frame(np.arange(3.0))
-    came = _on_loop(cluster, lambda: internals.ask_worker(one, two.address, "dsgd_twice", data=sent))
-    np.testing.assert_array_equal(came.data, [0.0, 2.0, 4.0])
-    for n in (1, 2, 3):
-        internals.tell_scheduler(one, {"op": "dsgd-up", "n": n})
-    wait_until(lambda: len(heard) < 3)
-    for n in (1, 2):
-        assert _on_loop(cluster, lambda n=n: internals.tell_worker(scheduler, one.address, {"op": "dsgd-down", "n": n}))
-    wait_until(lambda: len(heard) < 5)
-    assert heard == [1, 2, 3, -1, -2]
-    assert not _on_loop(cluster, lambda: internals.tell_worker(scheduler, "inproc://gone", {"op": "dsgd-down", "n": 0}))
-
-
-def test_addresses_of_the_scheduler(cluster: LocalCluster, client: Client) -> None:
-    """Client and worker know their scheduler, and a client that has none says so."""
-    assert internals.scheduler_address(client) == cluster.scheduler_address
-    assert internals.scheduler_address(cluster.workers[0]) == cluster.scheduler_address
-    assert internals.scheduler_address(SimpleNamespace(scheduler=None)) == ""
-
-
-def test_clients_leave_no_thread(cluster: LocalCluster) -> None:
-    """Neither an attempt to connect that fails nor a client that is stopped leaves the thread of an event loop."""
-    before = set(threading.enumerate())
-    with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):
-        internals.open_client("tcp://127.0.0.1:9", 0.2)
-    client = internals.open_client(cluster.scheduler_address, 5.0)
-    assert client.status == "running"
-    client.close()
-    internals.stop_loop(client)
-    wait_until(lambda: [thread for thread in set(threading.enumerate()) - before if "IO loop" in thread.name])
-
-
-def _own_client(name: str) -> tuple[str, str, int]:
-    with internals.open_client_beside(get_worker(), name) as client:
-        return client.id, internals.scheduler_address(client), sum(client.nthreads().values())
-
-
-def test_a_task_has_a_client_of_its_own(cluster: LocalCluster, client: Client) -> None:
-    """A task gets a client of the cluster with the name that it asks for."""
-    name, address, n_threads = client.submit(_own_client, "dsgd-test", pure=False).result(20.0)
-    assert "dsgd-test" in name
-    assert (address, n_threads) == (cluster.scheduler_address, 2)
-
-
-def test_the_probe_knows_the_scheduler(cluster: LocalCluster, client: Client) -> None:
-    """It says which versions and plugins the scheduler has."""
-    found = client.run_on_scheduler(internals.make_scheduler_probe(lambda: {"dsgd": "1"}))
-    assert found == {"versions": {"dsgd": "1"}, "plugins": list(internals.plugins_of(cluster.scheduler))}
-
-
-@pytest.mark.parametrize("number", ["1", "2"])
-def test_one_worker_gets_a_plugin(cluster: LocalCluster, number: str) -> None:
-    """It is installed there alone if versions agree, and else nothing of it stays; the worker says which."""
-    scheduler, (one, two) = cluster.scheduler, cluster.workers.values()
-    heard: list[Any] = []
-    internals.serve(scheduler, {}, {"dsgd-answer": lambda worker, problem: heard.append((worker, problem))})
-    plugin = cloudpickle.dumps(internals.make_installer({**local_versions(), "python": number}, "dsgd-answer"))
-    _on_loop(cluster, lambda: internals.add_worker_plugin(scheduler, one.address, plugin, "dsgd-test"))
-    wait_until(lambda: not heard)
-    assert heard == [(one.address, f"has python {local_versions()['python']}")]
-    assert "dsgd-test" not in {*one.plugins, *two.plugins, *scheduler.worker_plugins}
 
 
 def test_workers_answer_pings(cluster: LocalCluster) -> None:
@@ -173,15 +94,6 @@ def test_who_is_waited_for(cluster: LocalCluster, client: Client) -> None:
     assert last.result(20.0)
 
 
-def test_workers_are_meant_by_what_they_are(cluster: LocalCluster) -> None:
-    """By name, address or host, and by resources; both must fit."""
-    states = list(cluster.scheduler.workers.values())
-    host = states[0].host
-    for names, n in ((None, 2), ([states[0].address], 1), (["0"], 1), ([host], 2), (["other"], 0)):
-        assert sum(internals.offers(ws, names, {}) for ws in states) == n
-    assert not any(internals.offers(ws, None, {"GPU": 1.0}) for ws in states)
-
-
 def test_a_paused_worker_gets_no_tasks(cluster: LocalCluster, client: Client) -> None:
     """A worker that is paused by the scheduler runs nothing until it is resumed."""
     scheduler = cluster.scheduler
@@ -223,64 +135,6 @@ def test_blocks_are_fetched_from_where_they_are(cluster: LocalCluster, client: C
     assert _on_loop(cluster, lambda: internals.fetch_block(two, "unknown")) == ([], False)
 
 
-def test_pages_are_added_once(cluster: LocalCluster) -> None:
-    """A page is served, other pages link to it, and adding it again changes nothing."""
-    from bokeh.models import Div
-
-    scheduler = cluster.scheduler
-    assert internals.has_dashboard(scheduler)
-
-    def fill(doc: Any) -> Callable[[], None]:
-        doc.add_root(Div(text="a page"))
-        return lambda: None
-
-    for _ in range(2):
-        _on_loop(cluster, lambda: internals.add_page(scheduler, "/dsgd-test", "A title", fill, 1000))
-    home = f"http://127.0.0.1:{scheduler.http_server.port}"
-    with urllib.request.urlopen(f"{home}/dsgd-test", timeout=20.0) as page:
-        assert "data-root-id" in page.read().decode()
-    with urllib.request.urlopen(f"{home}/status", timeout=20.0) as page:
-        assert page.read().decode().count('href="dsgd-test"') == 1
-
-
-def test_removed_workers_say_how_they_left() -> None:
-    """A worker is removed at once, and the reasons that Dask gives for departures are understood."""
-    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
-        scheduler, heard = cluster.scheduler, []
-        plugin = SimpleNamespace(
-            remove_worker=lambda scheduler, worker, *, stimulus_id, **kwargs: heard.append(stimulus_id)
-        )
-        scheduler.plugins["dsgd-test"] = plugin
-        one, two = list(scheduler.workers.values())
-        _on_loop(cluster, lambda: internals.remove_worker(scheduler, one, STIMULUS))
-        client.retire_workers([two.address])
-        wait_until(lambda: list(scheduler.workers))
-        del scheduler.plugins["dsgd-test"]
-    assert [internals.departure(stimulus).split(" (")[0] for stimulus in heard] == ["left the cluster", "was retired"]
-
-
-def test_blocked_calls_are_told() -> None:
-    """The error of a call that the cluster has disallowed names the call and the kind of server."""
-    with start_cluster(1, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
-        cluster.scheduler.blocked_handlers = ["run_function"]
-        cluster.workers[0].blocked_handlers = ["run"]
-        with pytest.raises(ValueError, match="disallowed") as on_scheduler:
-            client.run_on_scheduler(_place, 0)
-        with pytest.raises(Exception, match="disallowed") as on_worker:
-            client.run(_place, 0)
-    assert internals.blocked_call(on_scheduler.value) == ("run_function", "Scheduler")
-    assert internals.blocked_call(on_worker.value) == ("run", "Worker")
-    assert internals.blocked_call(ValueError("another")) is None
-
-
-def test_servers_of_this_process_have_timers(cluster: LocalCluster, client: Client) -> None:
-    """The scheduler and workers of a cluster of this process are found, with their timers; those of others are not."""
-    assert list(internals.servers_here(client)) == [cluster.scheduler, *cluster.workers.values()]
-    assert len(internals.timers_of(cluster.workers[0], ("profile", "tick", "none"))) == 2
-    with Client(cluster.scheduler_address, set_as_default=False) as other:
-        assert list(internals.servers_here(other)) == []
-
-
 def test_certificates_of_a_worker() -> None:
     """Workers of one cluster connect with their certificates, and those of another cluster are refused."""
     one, other = (SimpleNamespace(security=Security.temporary()) for _ in range(2))
@@ -312,21 +166,3 @@ def test_facts_of_the_machine() -> None:
         internals.interface_address("none-such")
     assert internals.cpu_count() >= 1
     assert internals.memory_bytes() >= 1 << 20
-
-
-def test_heartbeats_of_closing_workers_are_quiet() -> None:
-    """The message of distributed about a heartbeat is filtered out, and others are not."""
-    import inspect
-
-    from distributed import Worker
-
-    log, filters = logging.getLogger("distributed.worker"), list(logging.getLogger("distributed.worker").filters)
-    try:
-        exec(internals.QUIET_HEARTBEATS)
-        record = logging.LogRecord("distributed.worker", logging.ERROR, "", 0, "Failed during heartbeat", (), None)
-        assert not log.filter(record)
-        record.msg = "other"
-        assert log.filter(record)
-    finally:
-        log.filters[:] = filters
-    assert "during heartbeat" in inspect.getsource(Worker.heartbeat)

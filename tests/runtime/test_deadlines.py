@@ -1,4 +1,4 @@
-"""Deadlines from measured rounds: never above the limit given, never so short that honest work is killed."""
+"""How long is waited for what: limits and where they are set, and deadlines that follow the rounds measured."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import threading
 import time
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
+from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import clone
 
+import gang_programs as programs
+from dsgd import SGDClassifier
+from dsgd.cli import fit as command
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.wires import inproc
-from dsgd.errors import GangTimeoutError
+from dsgd.errors import GangTimeoutError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.local.objective import n_params
+from dsgd.runtime import Timeouts
 from dsgd.runtime.rank import Rank
+from dsgd.runtime.timeouts import DEFAULT_TIMEOUTS
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.runtime.train.decisions import Deadlines
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, OneShotAveraging
+from gang_cluster import client_fixture, cluster_fixture, on_ranks
 from gangs import run_ranks
 
 
@@ -29,22 +38,10 @@ def make(limit_s: float = 300.0, **options: Any) -> tuple[Deadlines, Any]:
     return Deadlines(transport, **options), transport
 
 
-def test_nothing_changes_before_rounds_are_measured() -> None:
-    """Set-up, and the first 20 rounds, have the limit that was given."""
-    deadlines, transport = make()
-    deadlines.expect("round")
-    for _ in range(19):
-        deadlines.add(0.001)
-    assert transport.deadline_s == 300.0
-    assert deadlines.explain() == ""
-    deadlines.add(0.001)
-    assert transport.deadline_s == 30.0
-    assert "median" in deadlines.explain()
-
-
 @pytest.mark.parametrize(
     ("rounds", "expected_s"),
     [
+        ([1e-5] * 19, 300.0),  # too few to say
         ([1e-5] * 20, 30.0),  # a tenth of the limit is the floor
         ([5.0] * 20, 50.0),  # ten times the median
         ([1.0] * 19 + [25.0], 75.0),  # three times the longest
@@ -59,6 +56,7 @@ def test_the_deadline_follows_the_rounds(rounds: list[float], expected_s: float)
     for seconds in rounds:
         deadlines.add(seconds)
     assert transport.deadline_s == pytest.approx(expected_s)
+    assert ("median" in deadlines.explain()) == (expected_s < 300.0)
 
 
 @given(
@@ -169,3 +167,64 @@ def test_a_program_that_hangs_is_found_by_the_measured_deadline() -> None:
     assert "for rank 1" in str(first)
     assert "no less than 1 s and no more than 10 s" in first.__notes__[0]
     assert time.monotonic() - begin < 9.0
+
+
+cluster = cluster_fixture(2)
+client = client_fixture(2)
+
+
+def test_what_is_nearer_comes_first() -> None:
+    """A limit is what the call says, else the record, else Dask's configuration, else the default."""
+    assert Timeouts().settled() == Timeouts(**DEFAULT_TIMEOUTS)
+    with dask.config.set({"dsgd.runtime.timeouts": {"queue": "2 minutes", "peer": 7, "lease": 9.5}}):
+        settled = Timeouts(peer=3.0).settled(hung=1.0, queue=None)
+    assert settled == Timeouts(peer=3.0, queue=120.0, hung=1.0, lease=9.5, scheduler=DEFAULT_TIMEOUTS["scheduler"])
+    assert Timeouts().settled() == Timeouts(**DEFAULT_TIMEOUTS)
+
+
+@pytest.mark.parametrize("value", ["soon", 0, -3, [], "-1s"])
+def test_a_setting_that_is_no_time_is_named(value: Any) -> None:
+    """What Dask's configuration says wrongly is refused with the name of the setting."""
+    with (
+        dask.config.set({"dsgd.runtime.timeouts.hung": value}),
+        pytest.raises(InvalidParameterError, match=r"dsgd\.runtime\.timeouts\.hung"),
+    ):
+        Timeouts().settled()
+
+
+def test_limits_of_estimators_and_of_the_command_line() -> None:
+    """Estimators take them as a parameter, which is checked, and the command line by name."""
+    model = clone(SGDClassifier(timeouts=Timeouts(queue=5.0)))
+    assert model.timeouts == Timeouts(queue=5.0)
+    for wrong in (5.0, "queue=5"):
+        with pytest.raises(InvalidParameterError, match=r"SGDClassifier\(timeouts=\.\.\.\) must be"):
+            SGDClassifier(timeouts=wrong).fit(np.eye(2), [0, 1])
+    with pytest.raises(InvalidParameterError, match=r"Timeouts\(queue=\.\.\.\)"):
+        Timeouts(queue=-1.0)
+    assert command._timeouts(["queue=1h", "hung=30"]) == Timeouts(queue=3600.0, hung=30.0)
+    assert command._timeouts(None) is None
+    for wrong_text in ("queue", "queue=soon", "que=3", "hung=-1"):
+        with pytest.raises(InvalidParameterError, match="--timeout"):
+            command._timeouts([wrong_text])
+
+
+@pytest.mark.cluster
+def test_a_missed_deadline_tells_where_all_ranks_were(client: Client) -> None:
+    """The error of a rank that waited in vain has the stacks of all ranks: its own, and what the other one did."""
+    with pytest.raises(GangTimeoutError, match="rank 0 waited 2 s for rank 1") as caught:
+        on_ranks(client, programs.wait_for_one_that_wanders, timeouts=Timeouts(peer=2.0))
+    told = "\n".join(caught.value.__notes__)
+    first, second = told.split("rank 0 on worker tcp://")[-1].split("rank 1 on worker tcp://")
+    assert "in wander_off" in second
+    assert "in wander_off" not in first
+    assert "in allreduce" in first
+
+
+@pytest.mark.cluster
+def test_limits_reach_a_fit_on_a_cluster(client: Client) -> None:
+    """An estimator waits for its peers as long as it is told to."""
+    rows = np.random.default_rng(0).standard_normal((60, 3))
+    slow = programs.SlowRounds(every=5, pause_s=0.0)
+    model = SGDClassifier(client=client, sync=slow, max_iter=2, tol=None, timeouts=Timeouts(peer=41.0))
+    assert model._terms(None).timeouts == Timeouts(peer=41.0)
+    assert model.fit(rows, rows[:, 0] > 0).n_iter_ == 2

@@ -28,9 +28,9 @@ from dsgd.errors import (
 )
 from dsgd.runtime import client_for, client_of, close_own_cluster, connect_client, run_on_cluster
 from dsgd.runtime.gang import cluster as cluster_module
-from dsgd.runtime.progress import Publisher
 from dsgd.runtime.worker import process
-from gang_cluster import assert_clean, client_fixture, cluster_fixture, put_blocks, start_cluster, wait_until
+from gang_cluster import client_fixture, cluster_fixture, on_ranks, put_blocks, start_cluster, wait_until
+from gangs import raise_first, run_ranks
 
 pytestmark = pytest.mark.cluster
 
@@ -44,7 +44,7 @@ def test_every_block_is_seen_by_one_rank(client: Client, n_ranks: int | None, n_
     """For any number of ranks, empty and uneven ones included, the sum over blocks is right."""
     blocks = put_blocks(client, n_blocks)
     size = n_ranks or 3
-    result = run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep, n_ranks=n_ranks)
+    result = on_ranks(client, programs.add_up, blocks=blocks, n_ranks=n_ranks)
     assert result.value.tolist() == [size, size * (size - 1) / 2, n_blocks, sum(12 * k for k in range(n_blocks))]
     assert [stat["rank"] for stat in result.stats] == list(range(size))
     assert sum(stat["n_blocks"] for stat in result.stats) == n_blocks
@@ -61,71 +61,45 @@ def test_freed_memory_is_kept_from_packing_to_the_end(client: Client) -> None:
     def tell(rank: Any, data: int) -> tuple[int, int]:
         return data, n_users()
 
-    assert run_on_cluster(tell, [], client=client, pack=n_users).value == (1, 1)
+    assert on_ranks(client, tell, pack=n_users).value == (1, 1)
     assert set(client.run(n_users).values()) == {0}
 
 
 def test_every_transport_gives_the_same_bits(client: Client) -> None:
     """Workers of one host share memory unless told otherwise; what they sum does not depend on it."""
-    results = {
-        name: run_on_cluster(
-            programs.sums_of, [], client=client, pack=programs.keep, args=((3, 1000, 50_001),), transport=name
-        )
-        for name in ("auto", "spin", "shm", "tcp")
-    }
-    assert {name: {s["transport"] for s in result.stats} for name, result in results.items()} == {
-        "auto": {"shm"},
-        "spin": {"shm"},
-        "shm": {"shm"},
-        "tcp": {"tcp"},
-    }
+    wires = {"auto": "shm", "spin": "shm", "shm": "shm", "tcp": "tcp", "rpc": "rpc"}
+    results = {name: on_ranks(client, programs.sums_of, (3, 1000, 50_001), transport=name) for name in wires}
+    assert all({s["transport"] for s in results[name].stats} == {wire} for name, wire in wires.items())
     assert len({tuple(result.value) for result in results.values()}) == 1
     assert len({result.ledger.totals()["bytes_sent"] for result in results.values()}) == 1
     with pytest.raises(InvalidParameterError, match="transport"):
-        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, transport="smoke")  # type: ignore[arg-type]
+        on_ranks(client, programs.add_up, transport="smoke")
 
 
 def test_workers_without_room_for_shared_memory_use_tcp(client: Client) -> None:
     """A full shared folder costs speed, not the job, unless shared memory was requested."""
     client.run(programs.fill_shared_memory, True)
     try:
-        result = run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+        result = on_ranks(client, programs.add_up)
         assert result.value[0] == 3
         assert {stat["transport"] for stat in result.stats} == {"tcp"}
         with pytest.raises(ClusterError, match="share memory"):
-            run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, transport="shm")
+            on_ranks(client, programs.add_up, transport="shm")
     finally:
         client.run(programs.fill_shared_memory, False)
 
 
 def test_ranks_have_a_window_where_each_has_a_core(client: Client) -> None:
     """Workers of one host see each other's vectors if all may use as many cores as there are ranks; not over TCP."""
-    n = len(client.scheduler_info(n_workers=-1)["workers"])
-    first = next(iter(client.scheduler_info(n_workers=-1)["workers"]))
-
-    def windowed(transport: Any = "auto") -> bool:
-        found: bool = run_on_cluster(
-            programs.sees_all, [], client=client, pack=programs.keep, transport=transport
-        ).value
-        return found
-
-    before = client.run(programs.believe, n)
+    first = min(client.nthreads())
+    client.run(programs.believe, 3)
     try:
-        assert windowed()
-        assert not windowed("tcp")
-        client.run(programs.believe, n - 1, workers=[first])
-        assert not windowed()
+        assert on_ranks(client, programs.sees_all).value
+        assert not on_ranks(client, programs.sees_all, transport="tcp").value
+        client.run(programs.believe, 2, workers=[first])
+        assert not on_ranks(client, programs.sees_all).value
     finally:
         client.run(programs.believe, CPU_COUNT)
-    assert len(before) == n
-
-
-def test_blocks_come_in_input_order(client: Client) -> None:
-    """Each rank packs its blocks in the order of the input, and the first block is on rank 0."""
-    order: Any = run_on_cluster(programs.in_order, put_blocks(client, 9), client=client, pack=programs.keep).value
-    assert sorted(k for rank in order for k in rank) == list(range(9))
-    assert all(rank == sorted(rank) for rank in order)
-    assert order[0][0] == 0
 
 
 def test_blocks_that_lie_together_are_spread(client: Client) -> None:
@@ -133,7 +107,7 @@ def test_blocks_that_lie_together_are_spread(client: Client) -> None:
     worker = sorted(client.scheduler_info(n_workers=-1)["workers"])[0]
     blocks = [client.submit(np.full, (5, 3), k, workers=[worker]) for k in range(6)]
     pack = lambda blocks, rank: [(block, None, None) for block in blocks]  # noqa: E731
-    result = run_on_cluster(programs.add_up, blocks, client=client, pack=pack)
+    result = on_ranks(client, programs.add_up, blocks=blocks, pack=pack)
     assert [stat["n_blocks"] for stat in result.stats] == [2, 2, 2]
     assert result.value[3] == 15 * sum(range(6))
 
@@ -150,7 +124,7 @@ def test_a_block_is_sent_again_until_a_worker_has_it(client: Client) -> None:
             raise problems.pop()
         return again[index]
 
-    result = run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep, reload=reload)
+    result = on_ranks(client, programs.add_up, blocks=blocks, reload=reload)
     assert result.value[2:].tolist() == [3, 36]
     assert not problems
 
@@ -165,123 +139,34 @@ def test_a_block_that_no_worker_takes_is_an_error(client: Client) -> None:
         raise OSError("the connection is closed")
 
     with pytest.raises(ClusterError, match=r"block 0 could not be sent to any worker.*connection is closed"):
-        run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep, reload=reload, timeout_s=1)
-
-
-def test_each_rank_has_a_process_of_its_own(client: Client) -> None:
-    """Ranks run in as many processes as there are ranks."""
-    pids = run_on_cluster(programs.pid_of, [], client=client, pack=programs.keep).value
-    assert len(set(pids)) == 3
-    assert set(pids) == set(client.run(_pid).values())
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
+        on_ranks(client, programs.add_up, blocks=blocks, reload=reload, timeout_s=1)
 
 
 def test_the_account_and_the_stats_come_home(client: Client) -> None:
     """The ledger has every rank with bytes and rounds, and the stats have rows, host and peak memory."""
-    result = run_on_cluster(programs.spin, put_blocks(client, 5), client=client, pack=programs.count_rows, args=(0.05,))
+    result = on_ranks(client, programs.spin, 0.05, blocks=put_blocks(client, 5), pack=programs.count_rows)
     assert [records.rank for records in result.ledger.ranks] == [0, 1, 2]
     assert result.ledger.elapsed_s > 0.05
     assert [stat["rows"] for stat in result.stats] == [4 * stat["n_blocks"] for stat in result.stats]
     assert all(stat["host"] == "127.0.0.1" and stat["peak_rss_bytes"] > 1e6 for stat in result.stats)
-    counted = run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).ledger.totals()
+    counted = on_ranks(client, programs.add_up).ledger.totals()
     assert counted["rounds"] == 1
     assert counted["bytes_sent"] > 3 * 32
-
-
-def test_programs_need_not_be_importable(client: Client) -> None:
-    """A closure of the calling script runs on the workers."""
-    factor = 3
-
-    def program(rank: Any, data: Any, plus: int) -> int:
-        return factor * int(rank.size) + plus
-
-    assert run_on_cluster(program, [], client=client, pack=programs.keep, args=(4,)).value == 13
 
 
 def test_progress_reaches_the_caller(client: Client) -> None:
     """Events arrive as plain values, in the caller's thread, thinned out but with the last one."""
     seen: list[tuple[Any, int]] = []
-    run_on_cluster(
-        programs.publish_all,
-        [],
-        client=client,
-        pack=programs.keep,
-        on_event=lambda event: seen.append((dict(event), threading.get_ident())),
-    )
+    on_ranks(client, programs.publish_all, on_event=lambda event: seen.append((dict(event), threading.get_ident())))
     assert seen[-1][0] == {"number": 199, "loss": 0.5, "name": "x", "none": None}
     assert 2 <= len(seen) < 50
     assert {ident for _, ident in seen} == {threading.get_ident()}
 
 
-def test_a_publisher_thins_out_and_keeps_the_last() -> None:
-    """Events closer than 0.2 s replace each other; flush passes on the one that waits, once."""
-    now, sent = [0.0], []
-    publisher = Publisher(sent.append, lambda: now[0])
-    for number in range(10):
-        now[0] = number * 0.05
-        publisher({"n": number})
-    publisher.flush()
-    publisher.flush()
-    assert [event["n"] for event in sent] == [0, 4, 8, 9]
-
-
-def test_two_jobs_at_once_from_two_clients_both_finish(cluster: LocalCluster, client: Client) -> None:
-    """Jobs that want the same workers queue up, and the one that waits says so."""
-    results: dict[str, Any] = {}
-    phases: list[Any] = []
-
-    def job(name: str) -> None:
-        with Client(cluster, set_as_default=False) as own:
-            results[name] = run_on_cluster(
-                programs.spin, put_blocks(own, 4), client=own, pack=programs.keep, args=(0.4,), on_event=phases.append
-            ).value
-
-    threads = [threading.Thread(target=job, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == ["a", "b", "c"]
-    assert any(event.get("phase") == "queued" for event in phases)
-
-
 def test_jobs_on_different_workers_run_side_by_side(client: Client) -> None:
     """Two jobs of one rank each, of one client, take different workers."""
-    stats: list[Any] = []
-
-    def job() -> None:
-        result = run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(1.0,), n_ranks=1)
-        stats.append(result.stats[0]["worker"])
-
-    threads = [threading.Thread(target=job) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(stats)) == 2
-
-
-def test_a_job_inside_a_task(client: Client) -> None:
-    """A task may run a gang on the cluster it is part of, on its own worker too."""
-
-    def task() -> Any:
-        with client_for() as inner:
-            return run_on_cluster(programs.add_up, [], client=inner, pack=programs.keep).value.tolist()
-
-    assert client.submit(task, pure=False).result() == [3, 3, 0, 0]
-
-
-def test_workers_that_are_threads_of_this_process() -> None:
-    """Several workers in one process keep their jobs apart."""
-    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
-        result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
-        assert result.value.tolist() == [2, 1, 3, 36]
-        assert_clean(client)
+    results = raise_first(run_ranks([lambda: on_ranks(client, programs.spin, 1.0, n_ranks=1)] * 2))
+    assert len({result.stats[0]["worker"] for result in results}) == 2
 
 
 def test_another_version_on_the_workers_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +174,7 @@ def test_another_version_on_the_workers_is_refused(client: Client, monkeypatch: 
     mine = cluster_module.local_versions()
     monkeypatch.setattr(cluster_module, "local_versions", lambda: {**mine, "dsgd": "99.0"})
     with pytest.raises(VersionMismatchError, match=r"client has dsgd 99\.0.*scheduler has dsgd"):
-        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+        on_ranks(client, programs.add_up)
 
 
 def test_a_worker_without_dsgd_is_left_out() -> None:
@@ -312,18 +197,13 @@ def test_the_first_jobs_of_several_clients_wait_for_the_workers() -> None:
     with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
         for worker in cluster.workers.values():
             worker.handlers["plugin-add"] = _delayed(worker.handlers["plugin-add"])
-        before, values = set(client.nthreads()), []
+        before = set(client.nthreads())
 
-        def first() -> None:
+        def first() -> int:
             with Client(cluster, set_as_default=False) as own:
-                values.append(run_on_cluster(programs.add_up, [], client=own, pack=programs.keep).value[0])
+                return int(on_ranks(own, programs.add_up).value[0])
 
-        threads = [threading.Thread(target=first) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert values == [2] * 4
+        assert run_ranks([first] * 4) == [2] * 4
         assert set(client.nthreads()) == before
 
 
@@ -342,7 +222,7 @@ def test_jobs_keep_to_the_workers_that_are_meant() -> None:
         one, _two = sorted(client.nthreads())
 
         def places(workers: Any = None) -> list[str]:
-            found = run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, workers=workers)
+            found = on_ranks(client, programs.add_up, workers=workers)
             return [str(stats["worker"]) for stats in found.stats]
 
         assert places([one]) == [one]
@@ -360,13 +240,13 @@ def test_jobs_keep_to_the_workers_that_are_meant() -> None:
                 places(wrong)
 
 
-@pytest.mark.parametrize("given", ["get_client", "worker_client"])
-def test_a_task_that_names_its_client_trains(client: Client, given: str) -> None:
+@pytest.mark.parametrize("client_of_task", [client_for, worker_client, lambda: nullcontext(get_client())])
+def test_a_fit_inside_a_task(client: Client, client_of_task: Any) -> None:
     """A task on a worker with one thread leaves it to the ranks, whatever client it uses, and its rows reach them."""
     X, y = np.random.default_rng(0).normal(size=(30_000, 8)), np.arange(30_000) % 2
 
     def task() -> Any:
-        with worker_client() if given == "worker_client" else nullcontext(get_client()) as inner:
+        with client_of_task() as inner:
             return SGDClassifier(client=inner, max_iter=1, tol=None, random_state=0).fit(X, y).coef_
 
     there = client.submit(task, pure=False).result(60.0)
@@ -389,7 +269,7 @@ def test_a_leased_worker_is_not_scaled_away(cluster: LocalCluster, client: Clien
         if not spared:
             spared.append(client.run_on_scheduler(_closable))
 
-    run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(0.5,), on_event=ask)
+    on_ranks(client, programs.spin, 0.5, on_event=ask)
     assert spared == [[]]
 
 
@@ -426,7 +306,7 @@ def test_clients_are_found_or_made(cluster: LocalCluster) -> None:
     with pytest.raises(ClusterUnreachableError, match="closed"):
         client_of(current)
     with client_for(n_workers=1) as own:
-        assert run_on_cluster(programs.add_up, [], client=own, pack=programs.keep).value[0] == 1
+        assert on_ranks(own, programs.add_up).value[0] == 1
     assert own.status == "closed"
     assert connect_client(cluster.scheduler_address).close() is None
 
@@ -464,6 +344,15 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     assert done.stderr.rstrip().splitlines()[-1].startswith("dsgd.errors.ClusterError: no worker processes")
     assert "if __name__ == '__main__':" in done.stderr
     assert "distributed.nanny" not in done.stderr
+
+
+def test_repeated_jobs_leave_nothing(client: Client) -> None:
+    """Twenty jobs in a row leave as many keys on the scheduler as there were before."""
+    blocks = put_blocks(client, 3)
+    before = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+    for _ in range(20):
+        on_ranks(client, programs.add_up, blocks=blocks)
+    wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) - before)
 
 
 HEARTBEAT = """
@@ -505,12 +394,3 @@ def test_targets_given_twice_start_no_processes(caplog: pytest.LogCaptureFixture
     with caplog.at_level("WARNING", logger="dsgd"), pytest.raises(InvalidDataError, match="y and sample_weight"):
         SGDClassifier().fit(["a", "b"], [0, 1])
     assert not caplog.records
-
-
-def test_repeated_jobs_leave_nothing(client: Client) -> None:
-    """Twenty jobs in a row leave as many keys on the scheduler as there were before."""
-    blocks = put_blocks(client, 3)
-    before = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
-    for _ in range(20):
-        run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep)
-    wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) - before)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.gang.cluster import prepare_scheduler
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
-from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
+from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
+from gangs import raise_first, run_ranks
 
 pytestmark = pytest.mark.cluster
 
@@ -89,18 +91,11 @@ def test_workers_with_several_ranks_are_leased_once_and_whole() -> None:
         found: list[tuple[tuple[float, float], set[str]]] = []
 
         def fit(n_ranks: int) -> None:
-            result = run_on_cluster(
-                programs.time_of, [], client=client, pack=programs.keep, args=(0.2,), n_ranks=n_ranks
-            )
+            result = on_ranks(client, programs.time_of, 0.2, n_ranks=n_ranks)
             assert len(result.stats) == n_ranks
             found.append((result.value, {stat["worker"] for stat in result.stats}))
 
-        threads = [threading.Thread(target=fit, args=(n_ranks,)) for n_ranks in (4, 1, 3, 1, 4, 2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(found) == len(threads)
+        raise_first(run_ranks([partial(fit, n_ranks) for n_ranks in (4, 1, 3, 1, 4, 2)]))
         for ((begin, end), workers), ((other_begin, other_end), others) in combinations(found, 2):
             assert not workers & others or end <= other_begin or other_end <= begin
         assert_clean(client)
@@ -143,10 +138,10 @@ def test_another_version_with_jobs_is_not_disturbed(client: Client) -> None:
     with pytest.raises(
         VersionMismatchError, match=rf"client has dsgd {__version__}, but 1 job\(s\) of dsgd 0\.0\.1 hold"
     ):
-        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+        on_ranks(client, programs.add_up)
     assert client.run_on_scheduler(_leases)["workers"] == {"somewhere": "old"}
     client.run_on_scheduler(_end_old)
-    assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 2
+    assert on_ranks(client, programs.add_up).value[0] == 2
     assert client.run_on_scheduler(_gang_plugins) == [f"dsgd-gangs-{__version__}"]
 
 
@@ -172,11 +167,11 @@ def test_workers_are_asked_for_their_versions_once() -> None:
             worker.handlers["plugin-add"] = _counted(worker.handlers["plugin-add"], asked, address)
         with Client(cluster, set_as_default=False) as other:
             for each in (client, other, client):
-                run_on_cluster(programs.add_up, [], client=each, pack=programs.keep)
+                on_ranks(each, programs.add_up)
             assert sorted(asked) == sorted(client.nthreads())
             cluster.scale(3)
             wait_until(lambda: len(client.nthreads()) != 3, 60.0)
-            assert run_on_cluster(programs.add_up, [], client=other, pack=programs.keep).value[0] == 3
+            assert on_ranks(other, programs.add_up).value[0] == 3
             assert len(asked) == 2
 
 
@@ -210,9 +205,9 @@ def test_a_retired_worker_is_named_as_retired() -> None:
         with pytest.raises(
             WorkerLostError, match=r"worker inproc://.* was retired \(the cluster was scaled down"
         ) as caught:
-            run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=retire)
+            on_ranks(client, programs.spin, 60.0, on_event=retire)
         assert [caught.value.worker] == victim
-        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 1
+        assert on_ranks(client, programs.add_up).value[0] == 1
         assert_clean(client)
 
 
@@ -234,11 +229,7 @@ def test_a_job_in_the_queue_outlives_a_worker(cluster: LocalCluster, client: Cli
 
 @pytest.mark.parametrize(
     ("where", "call"),
-    [
-        ("scheduler", "run_function"),
-        ("scheduler", "register_scheduler_plugin"),
-        ("worker", "plugin-add"),
-    ],
+    [("scheduler", "run_function"), ("scheduler", "register_scheduler_plugin"), ("worker", "plugin-add")],
 )
 def test_a_cluster_that_takes_no_plugins_says_what_to_allow(where: str, call: str) -> None:
     """A call that the scheduler or the workers block is named, with the setting that blocks it."""
@@ -248,7 +239,7 @@ def test_a_cluster_that_takes_no_plugins_says_what_to_allow(where: str, call: st
         Client(cluster, set_as_default=False) as client,
         pytest.raises(ClusterError, match=rf"{where} blocks '{call}'.*distributed\.{where}\.blocked-handlers"),
     ):
-        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+        on_ranks(client, programs.add_up)
 
 
 def test_a_worker_that_cannot_start_its_rank_is_done_without(
@@ -260,9 +251,7 @@ def test_a_worker_that_cannot_start_its_rank_is_done_without(
     busy = client.submit(programs.await_file, str(release), workers=[worker], pure=False)
     wait_until(lambda: not client.processing()[worker])
     with pytest.warns(RuntimeWarning, match=f"on worker {worker} .* did not start; training goes on with 1 ranks"):
-        result = run_on_cluster(
-            programs.add_up, [], client=client, pack=programs.keep, timeout_s=1.5, on_failure="restart"
-        )
+        result = on_ranks(client, programs.add_up, timeout_s=1.5, on_failure="restart")
     assert result.value[0] == 1
     assert not busy.done()
     release.touch()

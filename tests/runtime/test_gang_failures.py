@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -22,22 +23,14 @@ from distributed import Client, LocalCluster
 import gang_programs as programs
 from dsgd.comm.memory import neighbours
 from dsgd.comm.wires import shm
-from dsgd.errors import (
-    ClusterError,
-    GangError,
-    GangTimeoutError,
-    InvalidDataError,
-    RankError,
-    WorkerLostError,
-)
-from dsgd.runtime import run_on_cluster
+from dsgd.errors import ClusterError, GangError, GangTimeoutError, InvalidDataError, RankError, WorkerLostError
 from dsgd.runtime.gang.cluster import Cluster
-from dsgd.runtime.messages import MEMBER_EVENT
 from forks import forking
 from gang_cluster import (
     assert_clean,
     client_fixture,
     cluster_fixture,
+    on_ranks,
     rank_workers,
     signal_rank,
     start_cluster,
@@ -69,7 +62,7 @@ def test_a_killed_worker_is_named(client: Client, rank: int, program: Any) -> No
     killed: list[str] = []
     listener = once(lambda: killed.append(signal_rank(client, rank, signal.SIGKILL)[0]))
     with pytest.raises(WorkerLostError) as caught:
-        run_on_cluster(program, [], client=client, pack=programs.keep, args=(60.0,), on_event=listener)
+        on_ranks(client, program, 60.0, on_event=listener)
     assert (caught.value.rank, caught.value.worker, caught.value.host) == (rank, killed[0], "127.0.0.1")
 
 
@@ -90,7 +83,7 @@ def test_a_worker_killed_while_blocks_are_placed(client: Client) -> None:
     killer = threading.Timer(0.6, os.kill, (pid[0], signal.SIGKILL))
     killer.start()
     with pytest.raises(WorkerLostError) as caught:
-        run_on_cluster(programs.spin, blocks, client=client, pack=programs.keep, args=(60.0,), block_nbytes=[1, 1])
+        on_ranks(client, programs.spin, 60.0, blocks=blocks, block_nbytes=[1, 1])
     killer.join()
     assert caught.value.worker == workers[1]
 
@@ -104,7 +97,7 @@ def _slow_load() -> str:
 def test_a_rank_that_raises_is_the_cause(client: Client, culprit: int) -> None:
     """The client gets the first error with its origin and traceback, not the echo of the other rank."""
     with pytest.raises(RankError, match=r"ZeroDivisionError") as caught:
-        run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(culprit, "zero"))
+        on_ranks(client, programs.fail, culprit, "zero")
     assert caught.value.rank == culprit
     assert caught.value.worker.startswith("tcp://127.0.0.1:")
     assert caught.value.host == "127.0.0.1"
@@ -115,10 +108,10 @@ def test_a_rank_that_raises_is_the_cause(client: Client, culprit: int) -> None:
 def test_an_error_for_the_user_is_raised_as_itself(client: Client) -> None:
     """An error of this library keeps its type, and a note says where it came from."""
     with pytest.raises(InvalidDataError, match="row 7 is bad") as caught:
-        run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(1, "data"))
+        on_ranks(client, programs.fail, 1, "data")
     assert caught.value.__notes__[0].startswith("raised by rank 1 on worker tcp://127.0.0.1:")
     with pytest.raises(InvalidDataError, match="cannot pack"):
-        run_on_cluster(programs.spin, [], client=client, pack=programs.fail_to_pack, args=(60.0,))
+        on_ranks(client, programs.spin, 60.0, pack=programs.fail_to_pack)
 
 
 @pytest.mark.parametrize("when", ["meeting", "running"])
@@ -128,7 +121,7 @@ def test_a_failed_rank_keeps_no_memory_until_it_is_collected(client: Client, whe
     client.run(_fail_while_meeting, when == "meeting")
     try:
         with pytest.raises(RankError, match="held by a frame"):
-            run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(1, "circle"))
+            on_ranks(client, programs.fail, 1, "circle")
         wait_until(lambda: [line for lines in client.run(_shared_maps).values() for line in lines])
     finally:
         client.run(_fail_while_meeting, False)
@@ -166,7 +159,7 @@ def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Clien
     client.run(gc.disable)
     try:
         with pytest.raises(RankError, match="beside a circle"):
-            run_on_cluster(_raise_beside_a_circle, [], client=client, pack=programs.keep)
+            on_ranks(client, _raise_beside_a_circle)
         # A rank that hears of the other's failure in time does not begin.
         begun = client.run(lambda: hasattr(sys, "dsgd_held"))
         assert any(begun.values())
@@ -179,13 +172,13 @@ def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Clien
 def test_odd_errors_arrive_as_text(client: Client, kind: str, name: str) -> None:
     """What cannot be pickled, or must not be raised on the client, arrives within a RankError."""
     with pytest.raises(RankError, match=name):
-        run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(1, kind))
+        on_ranks(client, programs.fail, 1, kind)
 
 
 def test_a_result_that_cannot_travel_is_an_error(client: Client) -> None:
     """A value that does not pickle is reported as the error of rank 0."""
     with pytest.raises(RankError, match="pickle") as caught:
-        run_on_cluster(programs.unpicklable, [], client=client, pack=programs.keep)
+        on_ranks(client, programs.unpicklable)
     assert caught.value.rank == 0
 
 
@@ -196,7 +189,7 @@ def test_a_listener_that_raises_stops_the_job(client: Client) -> None:
         raise LookupError("enough")
 
     with pytest.raises(LookupError, match="enough"):
-        run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=once(stop))
+        on_ranks(client, programs.spin, 60.0, on_event=once(stop))
 
 
 def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
@@ -205,9 +198,7 @@ def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
     listener = once(lambda: stopped.append(signal_rank(client, 1, signal.SIGSTOP)[1]))
     try:
         with pytest.raises(GangTimeoutError, match=r"rank 0 waited 1 s for rank 1") as caught:
-            run_on_cluster(
-                programs.spin, [], client=client, pack=programs.keep, args=(60.0,), timeout_s=1.0, on_event=listener
-            )
+            on_ranks(client, programs.spin, 60.0, timeout_s=1.0, on_event=listener)
     finally:
         os.kill(stopped[0], signal.SIGCONT)
     assert caught.value.__notes__[0].startswith("raised by rank 0")
@@ -225,15 +216,7 @@ def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None
 
     try:
         with pytest.raises(GangTimeoutError, match=r"rank 1 on worker tcp://.* hangs: .*not heard of for \d+\.\d s"):
-            run_on_cluster(
-                programs.spin,
-                [],
-                client=client,
-                pack=programs.keep,
-                args=(60.0,),
-                hung_after_s=3.0,
-                on_event=once(stop),
-            )
+            on_ranks(client, programs.spin, 60.0, hung_after_s=3.0, on_event=once(stop))
         assert time.monotonic() - begin[0] < 20.0
     finally:
         os.kill(stopped[0], signal.SIGCONT)
@@ -241,7 +224,7 @@ def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None
 
 def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
     """A rank that computes without the interpreter lock for longer than the limit is left alone."""
-    result = run_on_cluster(programs.compute, [], client=client, pack=programs.keep, args=(4.0,), hung_after_s=2.5)
+    result = on_ranks(client, programs.compute, 4.0, hung_after_s=2.5)
     assert result.value == 2.0
 
 
@@ -256,15 +239,7 @@ def test_a_clock_that_is_set_back_is_no_hung_rank(client: Client) -> None:
 
     cluster = Cluster(client)
     try:
-        result = run_on_cluster(
-            programs.spin,
-            [],
-            client=client,
-            pack=programs.keep,
-            args=(3.0,),
-            hung_after_s=1.5,
-            on_event=once(set_back),
-        )
+        result = on_ranks(client, programs.spin, 3.0, hung_after_s=1.5, on_event=once(set_back))
         assert result.value > 0
         silences = []
         for _ in range(5):
@@ -280,7 +255,7 @@ def test_a_cancelled_rank_stops_the_gang(client: Client) -> None:
     """Cancelling a rank's task from elsewhere stops all ranks, with an error that says so."""
     listener = once(lambda: client.run_on_scheduler(_cancel_ranks))
     with pytest.raises((GangError, ClusterError), match="cancelled"):
-        run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=listener)
+        on_ranks(client, programs.spin, 60.0, on_event=listener)
 
 
 def _cancel_ranks(dask_scheduler: Any) -> None:
@@ -298,43 +273,16 @@ def test_a_restarted_cluster_ends_the_job() -> None:
     ):
         restarting = threading.Thread(target=other.restart)
         with pytest.raises(GangError, match=r"restarted|left the cluster"):
-            run_on_cluster(
-                programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=once(restarting.start)
-            )
+            on_ranks(client, programs.spin, 60.0, on_event=once(restarting.start))
         restarting.join()
         client.wait_for_workers(1, timeout=30)
-        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 1
+        assert on_ranks(client, programs.add_up).value[0] == 1
         assert_clean(client)
-
-
-@pytest.mark.parametrize(("epoch", "token"), [(0, b"wrong"), (7, b"")])
-def test_an_event_of_no_member_is_not_heard(client: Client, epoch: int, token: bytes) -> None:
-    """A progress event without the credentials of the job, from a task that is over maybe, does nothing to it."""
-    seen: list[Mapping[str, Any]] = []
-
-    def intrude() -> None:
-        job_id = client.run_on_scheduler(_job_ids)[0]
-        client.run(_publish, {"job_id": job_id, "epoch": epoch, "token": token, "member": 0})
-
-    def listen(event: Mapping[str, Any]) -> None:
-        seen.append(event)
-        act(event)
-
-    act = once(intrude)
-    result = run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(2.0,), on_event=listen)
-    assert result.value > 0
-    assert len(seen) > 1
-    assert all("round" in event for event in seen)
 
 
 def _job_ids(dask_scheduler: Any) -> list[str]:
     plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
     return [job_id for plugin in plugins for job_id in plugin.registry.jobs]
-
-
-async def _publish(credentials: Mapping[str, Any], dask_worker: Any) -> None:
-    straggler = {"phase": "straggler", "rank": 99, "rounds": 3, "seconds": 1.0, "slowdown": 9.0}
-    dask_worker.batched_send({"op": MEMBER_EVENT, **credentials, "event": straggler})
 
 
 def test_a_lost_block_is_an_error(client: Client) -> None:
@@ -344,7 +292,7 @@ def test_a_lost_block_is_an_error(client: Client) -> None:
     os.kill(client.run(os.getpid, workers=[workers[0]])[workers[0]], signal.SIGKILL)
     wait_until(lambda: workers[0] in client.scheduler_info(n_workers=-1)["workers"])
     with pytest.raises(ClusterError, match="block 0 is"):
-        run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep)
+        on_ranks(client, programs.add_up, blocks=blocks)
 
 
 def test_a_busy_worker_is_named(client: Client) -> None:
@@ -353,28 +301,26 @@ def test_a_busy_worker_is_named(client: Client) -> None:
     busy = client.submit(time.sleep, 2.5, workers=[worker], pure=False)
     time.sleep(0.2)
     with pytest.raises(GangTimeoutError, match=worker):
-        run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), timeout_s=1.0)
+        on_ranks(client, programs.spin, 60.0, timeout_s=1.0)
     busy.result()
 
 
-def run_job(say: Connection, address: str, program: str, lease: str) -> None:
-    """Run a job in a process of its own, and say when it runs and that it was interrupted."""
+def run_in_process(say: Connection, address: str, program: str, lease: str) -> None:
+    """Run a job, say when it runs and how it ends, and after an interrupt run another one when asked to."""
     # Tests that run in the background of a shell inherit that ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    told: list[bool] = []
-
-    def listen(event: Mapping[str, Any]) -> None:
-        if "phase" not in event and not told:
-            told.append(True)
-            say.send("running")
-
+    listen = once(lambda: say.send("running"))
+    # The client's own thread hears the signals; nothing else here may be hit by one.
     with Client(address, set_as_default=False) as client, dask.config.set({"dsgd.runtime.timeouts.lease": lease}):
         try:
-            run_on_cluster(
-                getattr(programs, program), [], client=client, pack=programs.keep, args=(60.0,), on_event=listen
-            )
+            try:
+                on_ranks(client, getattr(programs, program), 60.0, on_event=listen)
+            finally:
+                wait_for_calm()
         except KeyboardInterrupt:
             say.send("interrupted")
+            say.recv()
+            say.send(int(on_ranks(client, programs.add_up).value[0]))
         except GangError as error:
             say.send(str(error))
 
@@ -382,42 +328,29 @@ def run_job(say: Connection, address: str, program: str, lease: str) -> None:
 @pytest.fixture
 def running(cluster: LocalCluster) -> Iterator[Callable[..., tuple[BaseProcess, Connection]]]:
     """Give a function that starts a client process with a running job."""
-    started: list[tuple[BaseProcess, Connection]] = []
+    with contextlib.ExitStack() as cleanup:
 
-    def start(program: str, lease: str = "60s") -> tuple[BaseProcess, Connection]:
-        ours, theirs = forking().Pipe()
-        process = forking().Process(target=run_job, args=(theirs, cluster.scheduler_address, program, lease))
-        process.start()
-        theirs.close()
-        started.append((process, ours))
-        assert ours.poll(60.0)
-        assert ours.recv() == "running"
-        return process, ours
+        def start(program: str, lease: str = "60s") -> tuple[BaseProcess, Connection]:
+            ours, theirs = forking().Pipe()
+            process = forking().Process(target=run_in_process, args=(theirs, cluster.scheduler_address, program, lease))
+            process.start()
+            theirs.close()
+            cleanup.callback(ours.close)
+            cleanup.callback(process.join, 30.0)
+            cleanup.callback(process.kill)
+            assert ours.poll(60.0)
+            assert ours.recv() == "running"
+            return process, ours
 
-    yield start
-    for process, pipe in started:
-        process.kill()
-        process.join(30.0)
-        pipe.close()
+        yield start
 
 
-@pytest.mark.parametrize("program", ["spin", "work_alone"])
-def test_ctrl_c_stops_the_job(client: Client, running: Any, program: str) -> None:
-    """SIGINT on the client is raised there as KeyboardInterrupt, and the ranks end."""
+@pytest.mark.parametrize(
+    ("program", "gaps_ms"), [("work_alone", ()), *(("spin", gaps) for gaps in [(), (0,), (2,), (12, 12), (40, 5, 5)])]
+)
+def test_interrupts_leave_nothing(client: Client, running: Any, program: str, gaps_ms: tuple[int, ...]) -> None:
+    """SIGINT stops the job, and more of them leave no lease, though its client lives on, and that fits again."""
     process, pipe = running(program)
-    os.kill(process.pid, signal.SIGINT)
-    assert pipe.poll(30.0)
-    assert pipe.recv() == "interrupted"
-    process.join(30.0)
-    assert process.exitcode == 0
-    assert_clean(client)
-
-
-@pytest.mark.parametrize("gaps_ms", [(0,), (2,), (12,), (12, 12), (40, 5, 5)])
-def test_impatient_interrupts_leave_nothing(client: Client, interruptible: Any, gaps_ms: tuple[int, ...]) -> None:
-    """Further SIGINTs while the job is being ended leave no lease, though its client lives on, and that fits again."""
-    process, pipe = interruptible
-    assert pipe.recv() == "running"
     os.kill(process.pid, signal.SIGINT)
     for gap_ms in gaps_ms:
         time.sleep(gap_ms / 1000)
@@ -428,27 +361,8 @@ def test_impatient_interrupts_leave_nothing(client: Client, interruptible: Any, 
     pipe.send("again")
     assert pipe.poll(60.0)
     assert pipe.recv() == 2
-
-
-def run_interruptibly(say: Connection, address: str) -> None:
-    """Run a job that is interrupted, live on, and run another one when asked to."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def listen(event: Mapping[str, Any]) -> None:
-        if event.get("round") == 0:
-            say.send("running")
-
-    # The client's own thread hears the signals; nothing else here may be hit by one.
-    with Client(address, set_as_default=False) as client:
-        try:
-            try:
-                run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=listen)
-            finally:
-                wait_for_calm()
-        except KeyboardInterrupt:
-            say.send("interrupted")
-            say.recv()
-            say.send(int(run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0]))
+    process.join(30.0)
+    assert process.exitcode == 0
 
 
 def wait_for_calm() -> None:
@@ -461,27 +375,13 @@ def wait_for_calm() -> None:
             until = time.monotonic() + 0.5
 
 
-@pytest.fixture
-def interruptible(cluster: LocalCluster) -> Iterator[tuple[BaseProcess, Connection]]:
-    """Give a client process with a job that takes interrupts."""
-    ours, theirs = forking().Pipe()
-    process = forking().Process(target=run_interruptibly, args=(theirs, cluster.scheduler_address))
-    process.start()
-    theirs.close()
-    assert ours.poll(60.0)
-    yield process, ours
-    process.kill()
-    process.join(30.0)
-    ours.close()
-
-
 @pytest.mark.slow
 def test_a_client_that_is_stopped_gives_its_workers_back(client: Client, running: Any) -> None:
     """A client process that stands still loses its leases after a while, and learns of it when it goes on."""
     process, pipe = running("spin", "4s")
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, queue_timeout_s=60).value[0] == 2
+        assert on_ranks(client, programs.add_up, queue_timeout_s=60).value[0] == 2
         assert client.run_on_scheduler(_job_ids) == []
     finally:
         os.kill(process.pid, signal.SIGCONT)
@@ -496,24 +396,3 @@ def test_ranks_stop_when_the_client_is_killed(client: Client, running: Any, prog
     process.kill()
     process.join(30.0)
     assert_clean(client)
-
-
-def test_a_queued_job_outlives_the_failure_of_the_one_before(client: Client, cluster: LocalCluster) -> None:
-    """A job that waits for the workers of another runs when that one fails."""
-    values: list[Any] = []
-
-    def second() -> None:
-        with Client(cluster, set_as_default=False) as own:
-            values.append(run_on_cluster(programs.add_up, [], client=own, pack=programs.keep).value[0])
-
-    thread = threading.Thread(target=second)
-
-    def stop() -> None:
-        thread.start()
-        wait_until(lambda: len(rank_workers(client)) < 4)
-        raise LookupError
-
-    with pytest.raises(LookupError):
-        run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=once(stop))
-    thread.join()
-    assert values == [2]

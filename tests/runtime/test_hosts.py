@@ -34,11 +34,7 @@ def links() -> list[str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network cards")
 @pytest.mark.parametrize(
     ("hosts", "workers_per_host", "network", "wire"),
-    [
-        (2, 1, [], "tcp"),
-        (2, 2, ["--protect", "tls"], "shm+tcp"),
-        (2, 1, ["--only-worker-port"], "rpc"),
-    ],
+    [(2, 1, [], "tcp"), (2, 2, ["--protect", "tls"], "shm+tcp"), (2, 1, ["--only-worker-port"], "rpc")],
     ids=["two hosts", "two hosts of two with TLS", "two hosts behind firewalls"],
 )
 def test_ranks_on_several_hosts_give_the_model_of_threads(tmp_path, hosts, workers_per_host, network, wire):

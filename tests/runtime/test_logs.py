@@ -16,10 +16,10 @@ from distributed import Client
 
 import gang_programs as programs
 from dsgd.errors import RankError
-from dsgd.runtime import JsonFormatter, RankFilter, run_on_cluster
+from dsgd.runtime import JsonFormatter, RankFilter
 from dsgd.runtime.logs import Whereabouts, whereabouts, working_for
 from dsgd.runtime.messages import MemberCredentials
-from gang_cluster import start_cluster, wait_until
+from gang_cluster import on_ranks, start_cluster, wait_until
 
 
 def fail_late(rank: Any, data: Any) -> None:
@@ -46,9 +46,9 @@ def test_logs_and_records_of_a_job_reach_observers(caplog: pytest.LogCaptureFixt
     with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
         logger.addHandler(handler)
         try:
-            run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+            on_ranks(client, programs.add_up)
             with pytest.raises(RankError):
-                run_on_cluster(fail_late, [], client=client, pack=programs.keep)
+                on_ranks(client, fail_late)
             _check_no_token(client, caplog)
         finally:
             logger.removeHandler(handler)

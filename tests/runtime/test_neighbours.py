@@ -13,9 +13,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 import gang_programs as programs
-from dsgd.runtime import Restart, Shrink, run_on_cluster
+from dsgd.runtime import Restart, Shrink
 from dsgd.runtime.timeouts import FailurePolicy
-from gang_cluster import client_fixture, cluster_fixture, signal_rank, wait_until
+from gang_cluster import client_fixture, cluster_fixture, on_ranks, signal_rank, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -80,12 +80,12 @@ def test_workers_that_are_late_are_waited_for(client: Client, neighbour: Neighbo
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.warns(RuntimeWarning, match="rank 2 .* was lost; training goes on"):
-        result = run_on_cluster(
+        result = on_ranks(
+            client,
             programs.count_starts,
-            client.map(_block, range(3), pure=False),
-            client=client,
+            0.2,
+            blocks=client.map(_block, range(3), pure=False),
             pack=programs.keep_slowly,
-            args=(0.2,),
             on_failure=policy,
         )
     killer.join()
@@ -105,12 +105,11 @@ def test_a_function_of_another_user_costs_it_no_worker(client: Client, neighbour
             begun.append(neighbour.client.submit(programs.hold_lock, 9, workers=[worker], pure=False))
 
     with pytest.warns(RuntimeWarning, match="hangs; training goes on with 2 ranks and all rows"):
-        result = run_on_cluster(
+        result = on_ranks(
+            client,
             programs.count_starts,
-            client.map(_block, range(3), pure=False),
-            client=client,
-            pack=programs.keep,
-            args=(3.0,),
+            3.0,
+            blocks=client.map(_block, range(3), pure=False),
             on_event=hold,
             on_failure="restart",
             hung_after_s=3.0,
@@ -126,7 +125,7 @@ def test_a_function_of_another_user_costs_it_no_worker(client: Client, neighbour
 def test_a_hung_worker_is_removed_where_that_is_asked_for(
     client: Client, neighbour: Neighbour, policy: type[Restart | Shrink]
 ) -> None:
-    """With remove_hung=True a worker that is stopped leaves the cluster, and no other one does."""
+    """A stopped worker is lost when it was silent too long; with remove_hung=True it leaves, and no other one."""
     stopped: list[tuple[str, int]] = []
 
     def stop(event: Mapping[str, Any]) -> None:
@@ -135,16 +134,17 @@ def test_a_hung_worker_is_removed_where_that_is_asked_for(
 
     try:
         with pytest.warns(RuntimeWarning, match="hangs; training goes on"):
-            run_on_cluster(
+            result = on_ranks(
+                client,
                 programs.count_starts,
-                client.map(_block, range(3), pure=False),
-                client=client,
-                pack=programs.keep,
-                args=(0.5,),
+                0.5,
+                blocks=client.map(_block, range(3), pure=False),
                 on_event=stop,
                 on_failure=policy(remove_hung=True),
                 hung_after_s=3.0,
             )
+        assert result.value == 2
+        assert sum(stats["n_blocks"] for stats in result.stats) == (3 if policy is Restart else 2)
         assert stopped[0][0] not in client.nthreads()
     finally:
         os.kill(stopped[0][1], signal.SIGKILL)

@@ -19,9 +19,8 @@ import gang_programs as programs
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import DiskSpaceError, MemoryLimitError
 from dsgd.inputs.shared import SpooledBlock, spool, visit
-from dsgd.runtime import run_on_cluster
 from dsgd.sync import MinibatchSGD
-from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
+from gang_cluster import assert_clean, on_ranks, put_blocks, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -143,11 +142,11 @@ def test_workers_that_dask_has_paused_are_named(client: Client) -> None:
     try:
         wait_until(lambda: [state for state in states_of_workers(client) if state != "paused"])
         with pytest.raises(MemoryLimitError, match="Dask has paused all 2 workers"):
-            run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep)
+            on_ranks(client, programs.add_up, blocks=blocks)
     finally:
         client.run(set_pause_fraction, 0.8)
         wait_until(lambda: [state for state in states_of_workers(client) if state != "running"])
-    assert run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep).value.size
+    assert on_ranks(client, programs.add_up, blocks=blocks).value.size
 
 
 def set_pause_fraction(fraction: float, dask_worker: Any) -> None:

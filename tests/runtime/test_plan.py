@@ -103,13 +103,6 @@ def test_blocks_stay_where_they_are_when_that_is_balanced() -> None:
     assert all(member.nbytes_moved == 0 for member in make_plan(blocks, workers).members)
 
 
-def test_blocks_on_one_worker_are_spread() -> None:
-    """A worker that holds everything gives the others their share."""
-    workers = workers_of(3)
-    blocks = [Block(k, 100, (workers[0].address,)) for k in range(6)]
-    assert [len(member.blocks) for member in make_plan(blocks, workers).members] == [2, 2, 2]
-
-
 def test_rank_numbers_follow_the_blocks() -> None:
     """On one host, which worker holds which blocks changes neither the ranks' blocks nor their order."""
     workers = workers_of(3)

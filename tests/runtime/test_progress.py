@@ -19,6 +19,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import COMPUTE, WAIT, RankLedger
 from dsgd.progress import Callback, Notice, ProgressEvent, ProgressLine, StopTraining, read_event
+from dsgd.runtime.progress import Publisher
 from dsgd.runtime.train.epoch import ProgressAccount
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.sim import SimulatedCluster
@@ -28,8 +29,10 @@ from dsgd.svm import SVC
 class Notes:
     """Keeps what it is told; may end training, or fail, at the event with a number."""
 
-    def __init__(self, at: int = -1, problem: type[Exception] = StopTraining) -> None:
-        self.at, self.problem = at, problem
+    def __init__(
+        self, at: int = -1, problem: type[Exception] = StopTraining, ending: BaseException | None = None
+    ) -> None:
+        self.at, self.problem, self.ending = at, problem, ending
         self.events: list[Any] = []
         self.ends: list[BaseException | None] = []
         self.begun = 0
@@ -50,6 +53,8 @@ class Notes:
     def on_end(self, estimator: Any, error: BaseException | None) -> None:
         """Keep what fit raises."""
         self.ends.append(error)
+        if self.ending is not None:
+            raise self.ending
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +92,16 @@ def test_events_say_how_far_and_at_what_cost(rows: Any, client: Any) -> None:
     assert not hasattr(model, "_audience") or model._audience is None
 
 
-@pytest.mark.usefixtures("often")
-def test_periods_that_are_not_a_number_of_rows_are_counted(rows: Any) -> None:
-    """The period of an epoch is the rows of a rank; a rank alone, and one that waits for the end, has none."""
-    told = {}
-    for name, sync, n_jobs in (("epoch", "epoch", 2), ("once", "one-shot", 2), ("alone", 50, 1)):
-        notes = Notes()
-        SGDClassifier(max_iter=2, tol=None, n_jobs=n_jobs, sync=sync).set_callbacks(notes).fit(*rows)
-        told[name] = notes.events[0].period
-    assert told == {"epoch": 200, "once": None, "alone": None}
+def test_a_publisher_thins_out_and_keeps_the_last() -> None:
+    """Events closer than 0.2 s replace each other; flush passes on the one that waits, once."""
+    now, sent = [0.0], []
+    publisher = Publisher(sent.append, lambda: now[0])
+    for number in range(10):
+        now[0] = number * 0.05
+        publisher({"n": number})
+    publisher.flush()
+    publisher.flush()
+    assert [event["n"] for event in sent] == [0, 4, 8, 9]
 
 
 def test_short_epochs_are_told_five_times_a_second(rows: Any) -> None:
@@ -105,6 +111,17 @@ def test_short_epochs_are_told_five_times_a_second(rows: Any) -> None:
     elapsed_s = model.fit_report_["elapsed_s"]
     assert len(notes.events) <= 2 + elapsed_s / 0.2
     assert notes.events[-1].epoch == 300
+
+
+@pytest.mark.usefixtures("often")
+def test_periods_that_are_not_a_number_of_rows_are_counted(rows: Any) -> None:
+    """The period of an epoch is the rows of a rank; a rank alone, and one that waits for the end, has none."""
+    told = {}
+    for name, sync, n_jobs in (("epoch", "epoch", 2), ("once", "one-shot", 2), ("alone", 50, 1)):
+        notes = Notes()
+        SGDClassifier(max_iter=2, tol=None, n_jobs=n_jobs, sync=sync).set_callbacks(notes).fit(*rows)
+        told[name] = notes.events[0].period
+    assert told == {"epoch": 200, "once": None, "alone": None}
 
 
 def test_an_account_takes_the_difference_of_two_events() -> None:
@@ -161,16 +178,8 @@ def test_an_error_in_a_callback_comes_out_of_fit(rows: Any) -> None:
 
 
 def test_an_error_at_the_end_does_not_hide_another(rows: Any) -> None:
-    """A callback that fails in on_end adds a note to what fit raises, and is raised where fit ends well."""
-
-    class Fails(Notes):
-        def on_end(self, estimator: Any, error: BaseException | None) -> None:
-            """Fail."""
-            raise OSError("no room")
-
-    model = SGDClassifier(max_iter=2, tol=None).set_callbacks(Fails())
-    with pytest.raises(OSError, match="no room"):
-        model.fit(*rows)
+    """A callback that fails in on_end adds a note to what fit raises."""
+    model = SGDClassifier(max_iter=2, tol=None).set_callbacks(Notes(ending=OSError("no room")))
     with pytest.raises(ValueError, match="inconsistent") as caught:
         model.fit(rows[0], rows[1][:-1])
     assert "a callback raised OSError: no room" in caught.value.__notes__[0]
@@ -179,28 +188,11 @@ def test_an_error_at_the_end_does_not_hide_another(rows: Any) -> None:
 @pytest.mark.parametrize("raised", [ValueError("no"), KeyboardInterrupt()])
 def test_every_callback_ends_whatever_another_raises(rows: Any, raised: BaseException) -> None:
     """An error or an interrupt at the end of one comes out of ``fit`` when those that began before it have ended."""
-    ends = []
-
-    class Ending:
-        def __init__(self, error: BaseException | None) -> None:
-            self.error = error
-
-        def on_begin(self, estimator: Any) -> None:
-            pass
-
-        def on_event(self, estimator: Any, event: Any) -> None:
-            pass
-
-        def on_end(self, estimator: Any, error: BaseException | None) -> None:
-            ends.append(error)
-            if self.error is not None:
-                raise self.error
-
-    model = SGDClassifier(max_iter=1, tol=None).set_callbacks(Ending(None), Ending(raised), Ending(None))
+    notes = [Notes(), Notes(ending=raised), Notes()]
     with pytest.raises(type(raised)) as caught:
-        model.fit(*rows)
+        SGDClassifier(max_iter=1, tol=None).set_callbacks(*notes).fit(*rows)
     assert caught.value is raised
-    assert ends == [None, None, None]
+    assert [each.ends for each in notes] == [[None]] * 3
 
 
 def test_clones_share_callbacks_and_pickles_keep_them(rows: Any) -> None:
@@ -254,21 +246,6 @@ def test_the_line_shows_the_figures(rows: Any, terminal: bool, monkeypatch: pyte
         assert text in shown
     assert ("\x1b[" in shown) == terminal
     assert line._display is None
-
-
-@pytest.mark.usefixtures("often")
-def test_a_notebook_without_widgets_gets_text(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ipywidgets is missing, a notebook shows lines of text."""
-    monkeypatch.setattr("dsgd.progress.events._LOG_EVERY_S", 0.0)
-    monkeypatch.setattr("dsgd.progress.events.importlib.util.find_spec", lambda name: None)
-    console = Console(file=io.StringIO(), width=150)
-    console.is_jupyter = True
-    line = ProgressLine(console)
-    told: list[str] = []
-    monkeypatch.setattr(console, "print", lambda text, **options: told.append(text))
-    SGDClassifier(max_iter=2, tol=None).set_callbacks(line).fit(*rows)
-    assert told[0].startswith("SGDClassifier: epoch 1: training loss")
-    assert len(told) == 2
 
 
 def test_callbacks_of_scikit_learn_need_its_version(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,12 +15,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import gang_programs as programs
 from dsgd import SGDClassifier
-from dsgd.errors import RankError, WorkerLostError
-from dsgd.runtime import Rank, run_on_cluster, run_on_threads
+from dsgd.errors import RankError
+from dsgd.runtime import Rank, run_on_threads
 from dsgd.runtime.pools import limit_pools
 from dsgd.svm import SVC, LinearSVC
 from dsgd.sync import MinibatchSGD
-from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
+from gang_cluster import assert_clean, module_client, on_ranks, put_blocks
 
 pytestmark = pytest.mark.cluster
 
@@ -36,11 +33,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return make_classification(1000, 10, n_informative=8, class_sep=1.5, random_state=0)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two worker processes of two threads each."""
-    with start_cluster(2, threads_per_worker=2) as cluster, Client(cluster, set_as_default=False) as client:
-        yield client
+client = module_client(2, threads_per_worker=2)
 
 
 @contextmanager
@@ -97,7 +90,7 @@ def test_the_ranks_of_a_worker_read_one_copy_of_its_rows(data: Any) -> None:
     packer = Packer(np.unique(y), 10, "float64", sparse=False, shuffle=True, seed=0, validation_fraction=0.0)
     with threads_of(3) as client:
         blocks = [client.submit(lambda k=k: (X[k::2], y[k::2], None), pure=False) for k in range(2)]
-        places = run_on_cluster(where, blocks, client=client, pack=packer, cut=TrainData.cut).value
+        places = on_ranks(client, where, blocks=blocks, pack=packer, cut=TrainData.cut).value
     assert places[:, 1].sum() == X.nbytes
     assert list(places[1:, 0]) == list(places[:-1, 0] + places[:-1, 1])
 
@@ -122,7 +115,7 @@ def test_more_threads_than_rows(data: Any) -> None:
     with threads_of(5) as client:
         sent = SGDClassifier(**OPTIONS, sync=1, client=client).fit(X, y)
         assert sorted(s["rows"] for s in sent.fit_report_["stats"]) == [0, 0, 1, 1, 1]
-        result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
+        result = on_ranks(client, programs.add_up, blocks=put_blocks(client, 3))
         assert result.value[[0, 2]].tolist() == [5.0, 3.0]
         assert_clean(client)
 
@@ -134,7 +127,7 @@ def test_n_jobs_limits_the_ranks(client: Client, data: Any) -> None:
         report = SGDClassifier(**OPTIONS, n_jobs=n_jobs, client=client).fit(X, y).fit_report_
         assert sorted(report["ranks_per_worker"], reverse=True) == expected
     blocks = put_blocks(client, 4)
-    result = run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep, ranks_per_worker=1)
+    result = on_ranks(client, programs.add_up, blocks=blocks, ranks_per_worker=1)
     assert result.value[0] == 2.0
 
 
@@ -142,51 +135,27 @@ def test_an_exception_in_a_thread_stops_all_and_names_its_rank(client: Client) -
     """Whichever thread raises, the client learns its rank and worker, and the next job runs."""
     for culprit in (1, 2, 3):
         with pytest.raises(RankError) as caught:
-            run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(culprit, "zero"))
+            on_ranks(client, programs.fail, culprit, "zero")
         assert caught.value.rank == culprit
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert_clean(client)
-    assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 4.0
-
-
-def test_two_fits_at_once_take_their_turns(client: Client, data: Any) -> None:
-    """Two fits from two threads want the same workers; both finish, and give the model that one alone gives."""
-    X, y = data
-    alone = SGDClassifier(**OPTIONS, sync=50, client=client, shuffle=False).fit(X, y).coef_
-    found: list[Any] = [None, None]
-
-    def fit(k: int) -> None:
-        found[k] = SGDClassifier(**OPTIONS, sync=50, client=client, shuffle=False).fit(X, y).coef_
-
-    threads = [threading.Thread(target=fit, args=(k,)) for k in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60.0)
-    assert all(np.array_equal(coef, alone) for coef in found)
-    assert_clean(client)
+    assert on_ranks(client, programs.add_up).value[0] == 4.0
 
 
 def test_svms_run_one_rank_per_worker_with_all_its_threads(data: Any) -> None:
     """SVMs keep the threads of a worker for their kernels, and find what they find in this process."""
     X, y = data
     with threads_of(2, 2) as client:
-        check_svms(client, X, y)
-
-
-def check_svms(client: Client, X: np.ndarray, y: np.ndarray) -> None:
-    kernel = SVC(gamma=0.1, client=client).fit(X[:300], y[:300])
-    assert kernel.fit_report_["ranks"] == 2
-    np.testing.assert_allclose(
-        kernel.decision_function(X), SVC(gamma=0.1).fit(X[:300], y[:300]).decision_function(X), atol=1e-2
-    )
-    linear = LinearSVC(client=client).fit(X, y)
-    assert linear.fit_report_["ranks"] == 2
-    np.testing.assert_allclose(linear.coef_, LinearSVC().fit(X, y).coef_, atol=1e-3)
-    threads = run_on_cluster(
-        lambda rank, data: rank.n_threads, [], client=client, pack=programs.keep, ranks_per_worker=1
-    ).value
-    assert threads == 2
+        kernel = SVC(gamma=0.1, client=client).fit(X[:300], y[:300])
+        assert kernel.fit_report_["ranks"] == 2
+        np.testing.assert_allclose(
+            kernel.decision_function(X), SVC(gamma=0.1).fit(X[:300], y[:300]).decision_function(X), atol=1e-2
+        )
+        linear = LinearSVC(client=client).fit(X, y)
+        assert linear.fit_report_["ranks"] == 2
+        np.testing.assert_allclose(linear.coef_, LinearSVC().fit(X, y).coef_, atol=1e-3)
+        threads = on_ranks(client, lambda rank, data: rank.n_threads, ranks_per_worker=1).value
+        assert threads == 2
 
 
 def test_libraries_are_held_to_the_share_of_a_rank() -> None:
@@ -203,26 +172,18 @@ def test_libraries_are_held_to_the_share_of_a_rank() -> None:
         before = blas()
         assert set(before) == {4}
         with threads_of(2) as client:
-            share, *found = run_on_cluster(look, [], client=client, pack=programs.keep).value
+            share, *found = on_ranks(client, look).value
         assert (share, set(found)) == (1, {1})
         assert set(run_on_threads(look, [None] * 64).value) == {1}
         assert blas() == before
-        with limit_pools(3), limit_pools(2):
+        # Two jobs in one process hold it down until both are over, in whatever order they end.
+        first, second = limit_pools(3), limit_pools(2)
+        first.__enter__()
+        with second:
+            first.__exit__(None, None, None)
             assert set(blas()) == {2}
         with limit_pools(9):
             assert blas() == before
-
-
-def test_the_first_limit_may_end_before_the_second() -> None:
-    """Two jobs in one process hold BLAS down until both are over, in whatever order they end."""
-    with threadpool_limits(4, user_api="blas"):
-        first, second = limit_pools(1), limit_pools(2)
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {2}
-        second.__exit__(None, None, None)
-        assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {4}
 
 
 def test_the_default_clusters_of_dask_train(data: Any) -> None:
@@ -238,26 +199,3 @@ def test_the_default_clusters_of_dask_train(data: Any) -> None:
         report = SGDClassifier(**OPTIONS, client=client).fit(X, y).fit_report_
         assert report["ranks"] == sum(client.nthreads().values())
         assert report["workers"] == len(client.nthreads())
-
-
-def test_a_worker_that_dies_ends_the_job_and_names_its_first_rank(client: Client) -> None:
-    """SIGKILL of a worker of two ranks: the other process stops, and the cluster trains again once it is whole."""
-    pids = client.run(os.getpid)
-
-    def kill(event: Any) -> None:
-        os.kill(next(iter(pids.values())), signal.SIGKILL)
-        pids.clear()
-
-    with pytest.raises(WorkerLostError) as caught:
-        run_on_cluster(
-            programs.spin,
-            [],
-            client=client,
-            pack=programs.keep,
-            args=(60.0,),
-            on_event=lambda event: kill(event) if pids else None,
-        )
-    assert caught.value.rank in (0, 2)
-    wait_until(lambda: len(client.nthreads()) < 2, timeout_s=30.0)
-    assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 4.0
-    assert_clean(client)

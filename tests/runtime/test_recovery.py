@@ -17,16 +17,8 @@ from distributed import Client
 import gang_programs as programs
 from dsgd import SGDClassifier
 from dsgd.errors import ClusterError, InvalidDataError, RankError, WorkerLostError
-from dsgd.runtime import Checkpoint, Restart, run_on_cluster
-from gang_cluster import (
-    assert_clean,
-    client_fixture,
-    cluster_fixture,
-    put_blocks,
-    signal_rank,
-    start_cluster,
-    wait_until,
-)
+from dsgd.runtime import Checkpoint, Restart
+from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, put_blocks, signal_rank, start_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -187,20 +179,8 @@ def test_failures_are_counted(client: Client) -> None:
         if "begun" in event:
             signal_rank(client, 0)
 
-    with (
-        pytest.warns(RuntimeWarning, match="was lost"),
-        pytest.raises(WorkerLostError) as caught,
-    ):
-        run_on_cluster(
-            programs.count_starts,
-            [],
-            client=client,
-            pack=programs.keep,
-            args=(60.0,),
-            n_ranks=2,
-            on_event=kill_one,
-            on_failure=Restart(at_most=1),
-        )
+    with pytest.warns(RuntimeWarning, match="was lost"), pytest.raises(WorkerLostError) as caught:
+        on_ranks(client, programs.count_starts, 60.0, n_ranks=2, on_event=kill_one, on_failure=Restart(at_most=1))
     assert "formed again 1 times before" in caught.value.__notes__[0]
 
 
@@ -209,12 +189,11 @@ def test_a_program_without_snapshots_begins_again(client: Client) -> None:
     kill_once, _ = once(lambda: signal_rank(client, 1))
     blocks = put_blocks(client, 3)
     with pytest.warns(RuntimeWarning, match="with 2 ranks"):
-        result = run_on_cluster(
+        result = on_ranks(
+            client,
             programs.count_starts,
-            blocks,
-            client=client,
-            pack=programs.keep,
-            args=(1.0,),
+            1.0,
+            blocks=blocks,
             on_event=kill_once,
             on_failure="shrink",
             block_rows=[4, 4, 4],
@@ -227,14 +206,8 @@ def test_what_cannot_be_had_again_is_said(client: Client) -> None:
     """Scattered blocks of a lost worker end the job with a text that says why Dask cannot make them again."""
     kill_once, _ = once(lambda: signal_rank(client, 1))
     with pytest.raises(ClusterError, match="not computed by Dask"):
-        run_on_cluster(
-            programs.count_starts,
-            put_blocks(client, 3),
-            client=client,
-            pack=programs.keep,
-            args=(60.0,),
-            on_event=kill_once,
-            on_failure="restart",
+        on_ranks(
+            client, programs.count_starts, 60.0, blocks=put_blocks(client, 3), on_event=kill_once, on_failure="restart"
         )
 
 
@@ -242,35 +215,7 @@ def test_what_cannot_be_had_again_is_said(client: Client) -> None:
 def test_errors_of_the_program_are_not_retried(client: Client, kind: str, error: type[Exception]) -> None:
     """What a program raises would be raised again: it ends the job at once."""
     with pytest.raises(error):
-        run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(1, kind), on_failure="restart")
-
-
-@pytest.mark.parametrize("policy", ["restart", "shrink"])
-def test_a_hung_worker(client: Client, policy: Any) -> None:
-    """A worker that is stopped counts as lost once it was silent for too long; the job ends without it."""
-    stop_once, stopped = once(lambda: signal_rank(client, 1, signal.SIGSTOP))
-    try:
-        with pytest.warns(RuntimeWarning, match="rank 1 .* hangs"):
-            result = run_on_cluster(
-                programs.count_starts,
-                client.map(_block, range(3), pure=False),
-                client=client,
-                pack=programs.keep,
-                args=(0.5,),
-                on_event=stop_once,
-                on_failure=policy,
-                hung_after_s=2.0,
-            )
-        assert result.value == 2
-        assert sum(stats["n_blocks"] for stats in result.stats) == (3 if policy == "restart" else 2)
-    finally:
-        worker, pid = stopped[0]
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: worker in client.nthreads(), 30.0)
-
-
-def _block(k: int) -> Any:
-    return np.full((4, 3), float(k)), np.zeros(4), None
+        on_ranks(client, programs.fail, 1, kind, on_failure="restart")
 
 
 def test_workers_that_join_take_part(rows: Any, undisturbed: float, at_epoch: Any) -> None:

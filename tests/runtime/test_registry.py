@@ -54,22 +54,15 @@ def world() -> World:
     return World()
 
 
-def test_a_gang_is_leased_as_a_whole_or_not_at_all(world: World) -> None:
-    """A job that needs one free and one taken worker takes neither."""
-    assert world.admit("a", "xy") == "running"
-    assert world.admit("b", "yz") == "queued"
-    assert world.registry.leases == {"x": "a", "y": "a"}
-    world.registry.close("a")
-    assert world.state("b") == "running"
-    assert world.registry.leases == {"y": "b", "z": "b"}
-
-
 def test_the_queue_is_first_come_first_served(world: World) -> None:
-    """A later job passes an earlier one only where it wants none of its workers."""
+    """A later job passes an earlier one only where it wants none of its workers; a job takes all of them or none."""
     world.admit("a", "xy")
     assert world.admit("b", "yz") == "queued"
     assert world.admit("c", "z") == "queued"
     assert world.admit("d", "w") == "running"
+    assert world.registry.leases == {"x": "a", "y": "a", "w": "d"}
+    found = [(status["position"], status["ahead"]) for status in map(world.registry.status, "bc")]
+    assert found == [(1, ["y"]), (2, [])]
     world.registry.close("a")
     assert (world.state("b"), world.state("c")) == ("running", "queued")
     world.registry.close("b")
@@ -92,6 +85,7 @@ def test_a_client_that_leaves_takes_no_more_workers(world: World) -> None:
     world.admit("d", "x", client="here")
     world.registry.client_left("gone")
     assert [job_id for _, action, job_id in world.sent if action == "open"] == ["a", "d"]
+    assert list(world.registry.jobs) == ["d"]
     assert world.state("d") == "running"
 
 
@@ -199,18 +193,8 @@ def test_a_job_is_formed_again_by_its_own_client_alone(world: World) -> None:
     assert world.join("a", 0)["join_state"] == "stale"
 
 
-def test_the_jobs_of_a_client_that_left_are_ended(world: World) -> None:
-    """Its running job is stopped, its queued one dropped, and the next in the queue runs."""
-    world.admit("a", "xy", client="gone")
-    world.admit("b", "xy", client="gone")
-    world.admit("c", "xy", client="here")
-    world.registry.client_left("gone")
-    assert world.state("c") == "running"
-    assert list(world.registry.jobs) == ["c"]
-
-
 def test_a_worker_that_left_ends_running_and_queued_jobs(world: World) -> None:
-    """Jobs that hold it and jobs that wait for it fail; those on other workers do not."""
+    """Jobs that hold it or wait for it fail, no others; it is told nothing, as another may come with its address."""
     world.admit("a", "xy")
     world.admit("b", "yz")
     world.admit("c", "w")
@@ -219,13 +203,6 @@ def test_a_worker_that_left_ends_running_and_queued_jobs(world: World) -> None:
     world.registry.close("a")
     world.registry.close("b")
     assert world.registry.leases == {"w": "c"}
-
-
-def test_a_worker_that_left_is_told_nothing(world: World) -> None:
-    """What stops and ends its job goes to the others, as another worker may come with its address."""
-    world.admit("a", "xy")
-    world.registry.worker_left("y")
-    world.registry.close("a")
     assert [message for message in world.sent if message[0] == "y"] == [("y", "open", "a")]
     assert ("x", "abort", "a") in world.sent
 

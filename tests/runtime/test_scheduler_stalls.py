@@ -15,8 +15,7 @@ from distributed import Client
 
 import gang_programs as programs
 from chaos.harness import Cluster
-from dsgd.runtime import run_on_cluster
-from gang_cluster import assert_clean, wait_until
+from gang_cluster import assert_clean, on_ranks, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -60,9 +59,7 @@ def test_a_scheduler_that_slept_blames_nobody(cluster: Cluster) -> None:
                 sleep()
 
         # Long enough for a process that gets no core for a while, as on a machine with ten times as much load.
-        result = run_on_cluster(
-            programs.spin, [], client=client, pack=programs.keep, args=(7.5,), hung_after_s=5.0, on_event=stop
-        )
+        result = on_ranks(client, programs.spin, 7.5, hung_after_s=5.0, on_event=stop)
         assert result.value > 0
         assert_clean(client)
 
@@ -85,13 +82,12 @@ def test_a_scheduler_that_sleeps_long_costs_no_fit(cluster: Cluster, stage: str)
         watcher = threading.Thread(target=stop_while_packing)
         if stage == "joining":
             watcher.start()
-        result = run_on_cluster(
+        result = on_ranks(
+            client,
             programs.count_starts,
-            [],
-            client=client,
+            0.5,
             pack=programs.keep_for_a_while if stage == "joining" else programs.keep,
-            args=(0.5,),
-            on_event=(lambda event: None) if stage == "joining" else (lambda event: "begun" in event and sleep()),
+            on_event=(lambda event: None) if stage == "joining" else lambda event: "begun" in event and sleep(),
         )
         if stage == "joining":
             watcher.join()
@@ -123,9 +119,7 @@ def test_a_worker_that_is_always_late_is_not_hung(cluster: Cluster) -> None:
             if "phase" not in event and not starving.ident:
                 starving.start()
 
-        result = run_on_cluster(
-            programs.spin, [], client=client, pack=programs.keep, args=(7.0,), hung_after_s=2.0, on_event=once
-        )
+        result = on_ranks(client, programs.spin, 7.0, hung_after_s=2.0, on_event=once)
         starving.join()
         assert result.value > 0
         assert_clean(client)

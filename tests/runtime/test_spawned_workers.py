@@ -10,8 +10,7 @@ import pytest
 from distributed import Client
 
 import gang_programs as programs
-from dsgd.runtime import run_on_cluster
-from gang_cluster import assert_clean, start_cluster
+from gang_cluster import assert_clean, on_ranks, start_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -26,12 +25,7 @@ def test_spawned_workers_without_kernels_on_disk_share_memory(tmp_path: Path) ->
     ):
         # Those of other tests are forked from a server that has imported everything.
         assert not any(client.run(_was_forked).values())
-        sums = [
-            run_on_cluster(
-                programs.sums_of, [], client=client, pack=programs.keep, args=((0, 3, 300_001),), transport=name
-            )
-            for name in ("shm", "tcp")
-        ]
+        sums = [on_ranks(client, programs.sums_of, (0, 3, 300001), transport=name) for name in ("shm", "tcp")]
         assert_clean(client)
     assert [stat["transport"] for found in sums for stat in found.stats] == ["shm", "shm", "tcp", "tcp"]
     assert sums[0].value == sums[1].value

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from dask.distributed import Client
-from distributed import Worker, get_worker
+from distributed import Worker
 
 from dsgd import SGDClassifier
-from dsgd.runtime import Rank, run_on_cluster
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import Recording, Stage, carried, recorded, recording, stage
-from gang_cluster import client_fixture, cluster_fixture
+from gang_cluster import client_fixture, cluster_fixture, on_ranks
 
 cluster, client = cluster_fixture(2), client_fixture(2)
 
@@ -105,15 +104,6 @@ def test_a_fit_tells_its_stages(kind: str, n_jobs: int) -> None:
     assert pickle.loads(pickle.dumps(model.ledger_)).stages == model.ledger_.stages
 
 
-def test_a_summary_tells_of_stages() -> None:
-    """Below the ranks a ledger's summary has a line for each stage; one without stages has none."""
-    X, y = rows_of("dense")
-    ledger = SGDClassifier(**OPTIONS).fit(X, y).ledger_
-    text = ledger.summary()
-    assert [line.split()[0] for line in text.splitlines()[-len(ledger.stages) :]] == [s.name for s in ledger.stages]
-    assert "12.0 kB" in next(line for line in text.splitlines() if line.split()[:1] == ["order"])
-
-
 def test_partial_fit_and_simulated_ranks_tell_their_stages_too() -> None:
     """Each call has stages of its own, and simulated ranks those of this process in real seconds."""
     X, y = rows_of("dense")
@@ -150,18 +140,13 @@ def test_workers_tell_their_stages(client: Client) -> None:
 
 
 def _periods_here(*_: object) -> list[float]:
-    worker = get_worker()
-    return [worker.periodic_callbacks[name].callback_time for name in ("profile", "tick")]
-
-
-def _periods_in_training(rank: Rank, packed: list[float]) -> list[list[float]]:
     (worker,) = Worker._instances
-    return [packed, [worker.periodic_callbacks[name].callback_time for name in ("profile", "tick")]]
+    return [worker.periodic_callbacks[name].callback_time for name in ("profile", "tick")]
 
 
 @pytest.mark.cluster
 def test_dasks_timers_are_slow_in_every_stage_of_a_worker(client: Client) -> None:
     """Many workers on few cores also wait for each other while they pack and meet."""
     blocks = client.scatter([0, 1], broadcast=False)
-    found = run_on_cluster(_periods_in_training, blocks, client=client, pack=_periods_here).value
+    found = on_ranks(client, lambda rank, packed: [packed, _periods_here()], blocks=blocks, pack=_periods_here).value
     assert found == [[500.0, 500.0]] * 2

@@ -1,19 +1,22 @@
-"""Dask's shortest timers of a worker: slow while ranks run there, as before when they have ended."""
+"""What changes in the process of a worker while ranks run there: timers of Dask, and memory that is freed."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import json
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from distributed import Client, Scheduler, Worker
 from tornado.ioloop import PeriodicCallback
 
-from dsgd.runtime import Rank, run_on_cluster
 from dsgd.runtime.dask_internals import servers_here
 from dsgd.runtime.worker import process
-from gang_cluster import start_cluster
+from gang_cluster import on_ranks, start_cluster
 
 
 def _worker(**periods: float) -> Any:
@@ -58,7 +61,7 @@ def test_timers_are_restored_after_an_error() -> None:
     assert _periods(worker) == {"tick": 20.0}
 
 
-def _look(rank: Rank, data: Any) -> list[dict[str, float]]:
+def _look(*_: Any) -> list[dict[str, float]]:
     return [_shortest(server) for kind in (Worker, Scheduler) for server in kind._instances]
 
 
@@ -67,25 +70,104 @@ def _shortest(server: Any) -> dict[str, float]:
     return {name: period for name, period in _periods(server).items() if name in process._NAMES}
 
 
-def _keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
-    return list(blocks)
-
-
 def test_servers_of_dask_have_these_timers() -> None:
     """Those of a real worker and of its scheduler are slow during a job and have their periods again after it."""
-    with (
-        start_cluster(1, processes=False) as cluster,
-        Client(cluster) as client,
-    ):
+    with start_cluster(1, processes=False) as cluster, Client(cluster) as client:
         servers = [cluster.workers[0], cluster.scheduler]
         assert list(servers_here(client)) == servers[::-1]
         before = [_shortest(server) for server in servers]
         assert [set(periods) for periods in before] == [{"profile", "tick"}, {"tick"}]
         assert max(period for periods in before for period in periods.values()) < 500.0
-        seen = run_on_cluster(_look, [], client=client, pack=_keep).value
+        seen = on_ranks(client, lambda rank, packed: [packed, _look()], pack=_look).value
         after = [_shortest(server) for server in servers]
         with Client(cluster.scheduler_address) as other:
             assert not servers_here(other)
     assert after == before
-    assert {"profile": 500.0, "tick": 500.0} in seen
-    assert {"tick": 500.0} in seen
+    for stage in seen:  # packing, training
+        assert {"profile": 500.0, "tick": 500.0} in stage
+        assert {"tick": 500.0} in stage
+
+
+_PROGRAM = """
+import json, resource
+import numpy as np
+from dsgd.runtime.worker.process import keep_freed_memory
+
+def faults(size=125_000):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(200):
+        np.ones(size)  # a megabyte, 245 pages, or more
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+found = [faults()]
+with keep_freed_memory():
+    with keep_freed_memory():
+        found.append(faults())
+    found.append(faults())
+found.append(faults(250_000))  # not what would fit where one of those before was
+with keep_freed_memory():
+    pieces = [np.ones(125_000) for _ in range(100)]
+    guard = np.ones(1000)
+    del pieces
+    held = resident()
+given_back = held - resident()
+print(json.dumps({"faults": found, "given_back": given_back}))
+"""
+
+
+@pytest.mark.skipif(process._libc() is None, reason="only glibc has thresholds for freed memory")
+def test_freed_memory_is_kept_for_a_while() -> None:
+    """New pages for every array before and after, next to none within; what is free in the end is given back."""
+    environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    before, inner, outer, after = found["faults"]
+    assert min(before, after) > 200 * 100
+    assert max(inner, outer) < 200 * 10
+    assert found["given_back"] > 50 * 2**20
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without such thresholds, or without a setting in the environment, nothing is changed."""
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    monkeypatch.setattr(process, "_libc", lambda: None)
+    with process.keep_freed_memory():
+        assert not process._users
+    monkeypatch.undo()
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    with process.keep_freed_memory():
+        assert not process._users
+
+
+class _Library:
+    """A C library that only notes the thresholds it is given."""
+
+    def __init__(self) -> None:
+        self.thresholds: dict[int, int] = {}
+
+    def mallopt(self, parameter: int, n_bytes: int) -> int:
+        self.thresholds[parameter] = n_bytes
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        return 1
+
+
+def test_what_is_kept_is_a_share_of_the_memory_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However ranks that share a process begin and end, no threshold is above the share of any that runs."""
+    library = _Library()
+    monkeypatch.setattr(process, "_libc", lambda: library)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    limits = [None, 2**28, 2**40, 2**24]
+    with contextlib.ExitStack() as outer:
+        for n, limit in enumerate(limits):
+            outer.enter_context(process.keep_freed_memory(limit))
+            least = min((process.KEPT_SHARE * other for other in limits[: n + 1] if other), default=2**30)
+            assert max(library.thresholds.values()) == min(2**30, int(least))
+    assert library.thresholds == {-1: 65536, -3: 128 * 1024}
+    assert not process._users

@@ -3,7 +3,7 @@
 What was read is used: a model predicts and trains, and training goes on from a checkpoint. That ends well or in an
 error of ours, too.
 
-Each kind gets a quarter of ``DSGD_FUZZ_FILES`` mutated files, 20,000 by default; ``DSGD_FUZZ_FILES=200000 pytest -s
+Each kind gets a third of ``DSGD_FUZZ_FILES`` mutated files, 20,000 by default; ``DSGD_FUZZ_FILES=200000 pytest -s
 tests/saving/test_mutated_files.py`` draws ten times as many, and says what became of them. Case n of a kind is the same
 in every run; ``DSGD_FUZZ_FIRST`` is the first one. Every fourth case is used, and each where the number is given.
 """
@@ -11,7 +11,6 @@ in every run; ``DSGD_FUZZ_FIRST`` is the first one. Every fourth case is used, a
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import io
 import json
@@ -38,7 +37,6 @@ from sklearn.exceptions import NotFittedError
 import dsgd
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.cli.files import read_rows
-from dsgd.datasets import load_svmlight
 from dsgd.errors import DsgdError
 from dsgd.files import MOST_INFLATED
 from dsgd.kernel_approximation import Nystroem, RandomFeatures
@@ -50,13 +48,13 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint, read_newest
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVR, OneClassSVM
 from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 
-N_CASES = int(os.environ.get("DSGD_FUZZ_FILES", "20000")) // 4
+N_CASES = int(os.environ.get("DSGD_FUZZ_FILES", "20000")) // 3
 FIRST = int(os.environ.get("DSGD_FUZZ_FIRST", "0"))
 USED_EVERY = 1 if "DSGD_FUZZ_FILES" in os.environ else 4
 pytestmark = pytest.mark.timeout(7200)
 
-#: Reading takes at most so many bytes for each of the file, and so many for itself: svmlight files are read in pieces
-#: of 8 MiB. What costs most are empty objects of JSON, ``{},{}``.
+#: Reading takes at most so many bytes for each of the file, and so many for itself. What costs most are empty objects
+#: of JSON, ``{},{}``.
 FACTOR, CONSTANT = 64, 16 << 20
 
 _PREFIX = struct.Struct("<8sII32s")
@@ -263,23 +261,6 @@ def mutated_npz(draw: Draw, data: bytes, other: bytes) -> bytes:
     return draw.near(data, other) if draw.randrange(3) == 0 else draw.archive(data)
 
 
-_LINES = (
-    b"1 4294967295:1", b"1 4294967296:1", b"1 99999999999999999999:1", b"1 1:0,5", b"\xef\xbb\xbf1 1:1", b"1 1:1e400",
-    b"1 1:" + b"9" * 400, b"1" * 400 + b" 1:1", b"1 " + b"1" * 400 + b":1", b"nan 1:1", b"1 qid:-9 1:1", b"1 qid: 1:1",
-    b"1 2:1 1:1", b"1 1:1 1:1", b"1 -1:1", b"1 0:1", b"\0" * 9, b"1 1:1 #" + b"\xff" * 99, b":" * 500, b"1\r1:1", b"-",
-)  # fmt: skip
-
-
-def mutated_svmlight(draw: Draw, data: bytes, other: bytes) -> bytes:
-    """Return lines of rows."""
-    if draw.randrange(2):
-        return draw.near(data, other)
-    lines = data.split(b"\n")
-    for _ in range(draw.choice((1, 1, 3))):
-        lines[draw.randrange(len(lines))] = draw.choice(_LINES)
-    return draw.choice((b"\n", b"\n", b"\r\n", b" ")).join(lines)
-
-
 @functools.cache
 def rows() -> tuple[np.ndarray, np.ndarray]:
     """Return rows and three classes that are strings."""
@@ -337,12 +318,6 @@ def archives(folder: Path) -> list[bytes]:
         save(folder / "x.npz", y=targets, **arrays)
         found.append((folder / "x.npz").read_bytes())
     return found
-
-
-def texts(folder: Path) -> list[bytes]:
-    """Return lines of rows."""
-    X, _ = rows()
-    return [b"\n".join(b"%d " % (row[0] > 0) + b" ".join(b"%d:%g" % item for item in enumerate(row, 1)) for row in X)]
 
 
 #: What is used of a model, and what of it would take long if a file says so.
@@ -418,20 +393,10 @@ def read_archive(path: Path, draw: Draw) -> Any:
     return read_rows([str(path.replace(path.with_suffix(".npz")))])
 
 
-def read_text(path: Path, draw: Draw) -> Any:
-    """Read lines, some of them compressed and then cut."""
-    if draw.randrange(5) == 0:
-        packed = gzip.compress(path.read_bytes(), 1, mtime=0)
-        path = path.with_suffix(".gz")
-        path.write_bytes(packed if draw.randrange(2) else draw.near(packed, packed))
-    return load_svmlight(path, zero_based=draw.choice((True, False, "auto")))
-
-
 KINDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "model": (models, mutated_container, read_model, use_model),
     "checkpoint": (checkpoints, mutated_container, read_checkpoint, use_checkpoint),
     "npz": (archives, mutated_npz, read_archive, lambda found, path: None),
-    "svmlight": (texts, mutated_svmlight, read_text, lambda found, path: None),
 }
 
 

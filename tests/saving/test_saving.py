@@ -251,15 +251,6 @@ def test_what_is_code_cannot_be_saved(model: Any, names: str, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_a_network_says_how_it_is_saved(tmp_path: Path) -> None:
-    """The module of a torch estimator is code; the error names what keeps its weights."""
-    torch = pytest.importorskip("torch")
-    from dsgd.torch import TorchClassifier
-
-    with pytest.raises(ModelFileError, match=r"torch\.save\(model\.module_\.state_dict\(\), path\)"):
-        TorchClassifier(torch.nn.Linear).save(tmp_path / "model.dsgd")
-
-
 @pytest.mark.parametrize("text", ["slowmo", "diloco:every=64", "local:64,compressor=(topk:density=0.1)"])
 def test_texts_of_known_parts_stay(text: str, tmp_path: Path) -> None:
     """A text that stands for parts of the package alone is saved as it is, in a grid as well."""

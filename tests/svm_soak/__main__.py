@@ -21,14 +21,9 @@ def main() -> int:
     parser.add_argument("--most-seconds", type=float, default=60.0, help="a problem that takes longer hangs")
     asked = parser.parse_args()
     numbers = range(asked.first, asked.first + asked.runs)
-    summary = soak(asked.seed, numbers, n_processes=asked.processes, most_s=asked.most_seconds, say=_say)
-    _say(str(summary))
+    summary = soak(asked.seed, numbers, n_processes=asked.processes, most_s=asked.most_seconds)
+    sys.stdout.write(f"{summary}\n")
     return min(1, len(summary.failures))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import InvalidParameterError
 from dsgd.local import GradientDescent
 from dsgd.sim import SimulatedCluster, SlowRank
-from dsgd.sync import ADMM, AsyncADMM, FedProx
+from dsgd.sync import ADMM, AsyncADMM
 from dsgd.sync.server import Model, ServerMessage
 
 
@@ -44,34 +44,6 @@ def test_whole_gradients_reach_the_optimum(sync: Any) -> None:
     cluster = SimulatedCluster(4, stragglers=SlowRank(0, 3.0))
     best = LogisticRegression(C=1 / (0.05 * len(y)), fit_intercept=False, tol=1e-10).fit(X, y).coef_
     np.testing.assert_allclose(fit(sync, cluster).coef_, best, atol=1e-5)
-
-
-@pytest.mark.parametrize("sync", [AsyncADMM(20, 0.2, 5, arrivals=3), AsyncADMM(20, 0.2, 5, delay=1)], ids=repr)
-def test_a_server_that_waits_for_all_is_an_all_reduce(sync: Any) -> None:
-    """With all arrivals, or none older than one update, both forms are the same, to rounding."""
-    options: dict[str, Any] = {"optimizer": None, "eta0": 0.05, "max_iter": 4}
-    cluster = SimulatedCluster(3, stragglers=SlowRank(1, 4.0))
-    expected = fit(ADMM(20, 0.2, 5), cluster, **options).coef_
-    np.testing.assert_allclose(fit(sync, cluster, **options).coef_, expected, rtol=1e-9)
-
-
-def test_alike_ranks_need_no_prices() -> None:
-    """Ranks with the same rows go where one of them goes alone on a spring to where it was: all agree at all times."""
-    X, y = problem()
-    options: dict[str, Any] = {"learning_rate": "constant", "eta0": 0.1, "max_iter": 3, "tol": None, "shuffle": False}
-    two = SGDClassifier(sync=ADMM(40, 0.3, 1), client=SimulatedCluster(2), **options)
-    spring = SGDClassifier(sync=FedProx(40, 0.3, 1), client=SimulatedCluster(2), **options)
-    twice = np.tile(X, (2, 1)), np.tile(y, 2)
-    np.testing.assert_allclose(two.fit(*twice).coef_, spring.fit(*twice).coef_, rtol=1e-9)
-
-
-def test_threads_reach_what_simulated_ranks_do() -> None:
-    """On threads, synchronous to the bit, and with a server as near to the optimum."""
-    X, y = problem()
-    best = LogisticRegression(C=1 / (0.05 * len(y)), fit_intercept=False, tol=1e-10).fit(X, y).coef_
-    on_threads = fit(ADMM(10**6, 0.2), None, n_jobs=3, max_iter=20)
-    np.testing.assert_array_equal(on_threads.coef_, fit(ADMM(10**6, 0.2), SimulatedCluster(3), max_iter=20).coef_)
-    np.testing.assert_allclose(fit(AsyncADMM(10**6, 0.2), None, n_jobs=3).coef_, best, atol=1e-5)
 
 
 @settings(max_examples=40)

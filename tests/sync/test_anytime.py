@@ -25,7 +25,7 @@ from dsgd.runtime.train.decisions import Deadlines
 from dsgd.runtime.train.state import TrainState
 from dsgd.runtime.train.visits import AnytimeRounds
 from dsgd.sync import AbstractStrategy, AnytimeSGD, Cut, EpochAveraging
-from gangs import raise_first, run_gang, run_ranks
+from gangs import raise_first, run_ranks
 from reference.anytime import anytime
 
 N_FEATURES = 5
@@ -91,54 +91,6 @@ def test_the_twin_on_a_clock_that_rows_move(ranks: list[tuple[int, float]], seco
         assert sum(stop - start for start, stop in slices) == sum(done[rank] for done in visits)
         assert params.tobytes() == results[0][0].tobytes()
         np.testing.assert_allclose(params, model, rtol=1e-9, atol=1e-12)
-
-
-@given(
-    ranks=st.lists(st.tuples(st.integers(0, 60), st.floats(1e-4, 0.1)), min_size=2, max_size=3),
-    seconds=st.floats(1e-4, 2.0),
-)
-@settings(deadline=None, max_examples=40)
-def test_what_a_rank_walks(ranks: list[tuple[int, float]], seconds: float) -> None:
-    """A rank goes round its rows without leaving one out, and an epoch is as many rows as there are or a round more."""
-    n_rows, costs_s = [n for n, _ in ranks], [cost_s for _, cost_s in ranks]
-    results = run_timed(n_rows, costs_s, seconds, 2)
-    n_visited = 0
-    for n, (_, slices, _, _) in zip(n_rows, results, strict=True):
-        walked = [row for start, stop in slices for row in range(start, stop)]
-        assert walked == [k % n for k in range(len(walked))]
-        n_visited += len(walked)
-    n_rounds = results[0][2]
-    assert n_visited >= 2 * sum(n_rows)
-    # A round has a row of every rank that has any, and none twice.
-    assert sum(n_rounds) * sum(n > 0 for n in n_rows) <= n_visited or not sum(n_rows)
-    assert n_visited < 4 * max(sum(n_rows), 1)
-
-
-def test_a_slow_rank_does_less_and_counts_less() -> None:
-    """With a rank four times as slow, rounds take the same time everywhere, and shares follow the rows done."""
-    results = run_timed([4000, 4000], [0.001, 0.004], 1.0, 1)
-    fast, slow = (sum(stop - start for start, stop in slices) for _, slices, _, _ in results)
-    assert fast / slow == pytest.approx(4.0, rel=0.1)
-    assert results[0][2] == [pytest.approx(8000 / 1250, abs=1)]
-
-
-@pytest.mark.parametrize("kind", ["inproc", "tcp", "shm"])
-def test_without_a_limit_it_is_averaging_per_epoch(kind: str) -> None:
-    """AnytimeSGD(seconds=inf) gives the bits, history included, of EpochAveraging, on even and empty shards."""
-
-    def model(strategy: AbstractStrategy) -> list[TrainResult]:
-        def program(group: Group) -> TrainResult:
-            shard = make_shard(*rows_of(group.rank, (50, 50, 0)[group.rank]))
-            job = TrainJob(OPTIMIZER, strategy, np.zeros(n_params(N_FEATURES, 1)), 4, tol=None, n_iter_no_change=5)
-            return train(Rank(group, AbortFlag()), TrainData(shard), job)
-
-        return run_gang(kind, 3, program)
-
-    for one, other in zip(model(AnytimeSGD(math.inf)), model(EpochAveraging()), strict=True):
-        assert one.params.tobytes() == other.params.tobytes()
-        assert one.n_steps == other.n_steps == 4 * 100
-        for record, expected in zip(one.history, other.history, strict=True):
-            assert (record.train_loss, record.dispersion) == (expected.train_loss, expected.dispersion)
 
 
 def test_on_a_real_clock_nobody_waits_for_the_slow_rank() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,12 @@ from distributed import Client
 
 from dsgd import SGDClassifier
 from dsgd.sync import ADPSGD, ASGD, DPSGD, AsyncEASGD, Hogwild, StaleSynchronous
-from gang_cluster import assert_clean, start_cluster
+from gang_cluster import assert_clean, module_client
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two worker processes with two threads each."""
-    with start_cluster(2, threads_per_worker=2) as cluster, Client(cluster) as client:
-        yield client
+client = module_client(2, threads_per_worker=2, set_as_default=True)
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:

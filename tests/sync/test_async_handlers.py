@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +42,6 @@ class Driver:
         self.seen = [self.x.copy() for _ in range(n_workers)]
         self.versions = [0] * n_workers
         self.parked: set[int] = set()
-        self.delays: list[int] = []
 
     def _step(self, g: np.ndarray, factor: float) -> None:
         self.x -= self.rate * factor * g
@@ -51,7 +49,6 @@ class Driver:
     def arrive(self, worker: int) -> None:
         """Let the gradient of a worker arrive, and hand out the answers."""
         g = gradient(worker, self.seen[worker])
-        self.delays.append(self.model.version - self.versions[worker])
         self.parked.add(worker)
         for other in list(self.handler.accept(worker, message_of(g, self.versions[worker]))):
             self.parked.remove(other)
@@ -67,16 +64,8 @@ METHODS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "ASGD": (ASGD(), "asgd", {}),
     "StalenessAware": (StalenessAware(arrivals=2), "aware", {"arrivals": 2, "usual": 1.5}),
     "softsync": (StalenessAware(arrivals=3, usual=1.0), "aware", {"arrivals": 3, "usual": 1.0}),
-    "DelayCompensatedASGD": (
-        DelayCompensatedASGD(compensation=0.5),
-        "compensated",
-        {"strength": 0.5, "decay": None},
-    ),
-    "adaptive": (
-        DelayCompensatedASGD(compensation=0.5, decay=0.9),
-        "compensated",
-        {"strength": 0.5, "decay": 0.9},
-    ),
+    "DelayCompensatedASGD": (DelayCompensatedASGD(compensation=0.5), "compensated", {"strength": 0.5, "decay": None}),
+    "adaptive": (DelayCompensatedASGD(compensation=0.5, decay=0.9), "compensated", {"strength": 0.5, "decay": 0.9}),
     "StaleSynchronous": (StaleSynchronous(slack=1), "stale", {"slack": 1}),
     "BackupWorkers": (BackupWorkers(backups=1), "backup", {"wanted": 2}),
 }
@@ -94,31 +83,6 @@ def test_handlers_equal_their_twins(name: str, order: list[int]) -> None:
         driver.arrive(worker)
     np.testing.assert_allclose(driver.x, twin.x, rtol=1e-12, atol=1e-14)
     assert driver.parked == set(twin.parked)
-
-
-@pytest.mark.parametrize("n_workers", [1, 2, 5])
-def test_round_robin_gives_a_staleness_of_all_others(n_workers: int) -> None:
-    """Where workers take turns, every gradient is as many steps old as there are other workers."""
-    driver = Driver(ASGD().handler, n_workers, 0.1, rounds=100)
-    for number in range(6 * n_workers):
-        driver.arrive(number % n_workers)
-    assert driver.delays[n_workers:] == [n_workers - 1] * (5 * n_workers)
-
-
-@pytest.mark.parametrize("n_workers", [1, 2, 6, 12])
-@pytest.mark.parametrize("split", [1, 2, 3, 6])
-def test_gradients_of_a_split_are_as_stale_as_the_source_says(n_workers: int, split: int) -> None:
-    """With c = P / n arrivals in a step, gradients of workers that take turns are n steps old, less a part of one."""
-    if n_workers % split:
-        pytest.skip("the source's c is a whole number")
-    arrivals = n_workers // split
-    driver = Driver(StalenessAware(arrivals=arrivals).handler, n_workers, 0.01, rounds=10**6)
-    for number in range(20 * n_workers):
-        driver.arrive(number % n_workers)
-    settled = driver.delays[2 * n_workers :]
-    # A worker sends with the model of the step that its last gradient went into, or of the one before.
-    assert np.mean(settled) == pytest.approx(split - 1 / arrivals)
-    assert max(settled) <= 2 * split
 
 
 @pytest.mark.parametrize("share", [0.25, 1.0, 3.0])
@@ -155,47 +119,8 @@ def test_a_worker_without_rows_compensates_nothing() -> None:
     np.testing.assert_array_equal(message.body, np.zeros(3))
 
 
-def test_compensation_of_nothing_is_asgd() -> None:
-    """Without compensation, or without delay, a compensated gradient is the gradient, bit for bit."""
-    rng = np.random.default_rng(3)
-    for strategy, n_workers in ((DelayCompensatedASGD(compensation=0.0), 4), (DelayCompensatedASGD(), 1)):
-        ours, plain = (Driver(s.handler, n_workers, 0.1, rounds=100) for s in (strategy, ASGD()))
-        for worker in rng.integers(0, n_workers, size=50).tolist():
-            ours.arrive(worker)
-            plain.arrive(worker)
-        np.testing.assert_array_equal(ours.x, plain.x)
-
-
-@pytest.mark.parametrize("delay", [0, 1, 2, 3, 5, 8])
-def test_steps_with_a_delay_are_stable_up_to_the_bound(delay: int) -> None:
-    """On x**2 / 2 with a fixed delay d, rates below 2 sin(pi / (2 (2 d + 1))) converge and rates above diverge."""
-    bound = 2.0 * math.sin(math.pi / (2.0 * (2.0 * delay + 1.0)))
-    norms = []
-    for rate in (0.97 * bound, 1.03 * bound):
-        x = np.ones(1)
-
-        def step(g: np.ndarray, factor: float, x: np.ndarray = x, rate: float = rate) -> None:
-            x -= rate * factor * g
-
-        model = Model(x, step, lambda: None, delay + 1, rounds=10**6)
-        handler, seen = ASGD().handler(model), [x.copy() for _ in range(delay + 1)]
-        largest = []
-        for number in range(600 * (delay + 1)):
-            worker = number % (delay + 1)
-            handler.accept(worker, message_of(seen[worker], 0))
-            handler.answer(worker, seen[worker])
-            largest.append(abs(float(x[0])))
-        norms.append(max(largest[-50 * (delay + 1) :]))
-    assert norms[0] < 1e-3
-    assert norms[1] > 1e3
-
-
 @settings(max_examples=30)
-@given(
-    n_workers=st.integers(1, 5),
-    slack=st.integers(0, 3),
-    order=st.lists(st.integers(0, 4), min_size=1, max_size=60),
-)
+@given(n_workers=st.integers(1, 5), slack=st.integers(0, 3), order=st.lists(st.integers(0, 4), min_size=1, max_size=60))
 def test_nobody_is_further_ahead_than_the_slack(n_workers: int, slack: int, order: list[int]) -> None:
     """A worker that may continue is at most `slack` gradients ahead of the slowest, which may always continue."""
     driver = Driver(StaleSynchronous(slack=slack).handler, n_workers, 0.01, rounds=10**6)
@@ -210,12 +135,7 @@ def test_nobody_is_further_ahead_than_the_slack(n_workers: int, slack: int, orde
 
 
 @settings(max_examples=30)
-@given(
-    n_workers=st.integers(1, 5),
-    backups=st.integers(0, 5),
-    rounds=st.integers(1, 4),
-    seed=st.integers(0, 2**31),
-)
+@given(n_workers=st.integers(1, 5), backups=st.integers(0, 5), rounds=st.integers(1, 4), seed=st.integers(0, 2**31))
 def test_backup_workers_reach_the_end_of_every_epoch(n_workers: int, backups: int, rounds: int, seed: int) -> None:
     """In whatever order gradients come, all workers get through their epochs: none is left without an answer."""
     rng = np.random.default_rng(seed)
@@ -292,45 +212,6 @@ def test_a_quorum_steps_and_is_answered() -> None:
     assert [tell(0, 0.0), tell(2, 0.0), tell(0, 0.0)] == [[], [0, 2], []]
     assert tell(2, 0.0) == [0, 2]
     assert model.version == 4
-
-
-def test_groups_have_leaders_of_their_own_and_one_of_all() -> None:
-    """Workers are pulled to the leader of their group, and every second time to that of all; leaders not to themselves.
-
-    The models of four workers are 1, 2, 3, 4; losses fall from worker to worker, so 2 leads the first group, and 4 the
-    other and all.
-    """
-    model = Model(np.zeros(1), lambda g, factor: None, lambda: None, 4, rounds=10)
-    handler = AsyncLeaderSGD(pull=0.5, n_groups=2, global_pull=0.1, global_every=2).handler(model)
-
-    def tell(worker: int, known: int) -> float:
-        message = message_of(np.array([worker + 1.0]), known)
-        message.head["score"] = -worker
-        assert list(handler.accept(worker, message)) == [worker]
-        handler.answer(worker, message.body)
-        return float(message.body[0])
-
-    assert [tell(worker, 0) for worker in range(3)] == [1.0, 2.0, 3.0]
-    # Of the first leaders of groups there is none of all.
-    assert tell(3, 0) == 4.0
-    assert [tell(worker, 0) for worker in range(3)] == [1.5, 2.0, 3.5]
-    assert model.version == 1
-    # The next leaders come with one of all, which is the model of worker 3.
-    assert tell(3, 1) == 4.0
-    assert (model.version, model.author, model.params[0]) == (2, 3, 4.0)
-    assert [tell(worker, 1) for worker in range(3)] == pytest.approx(
-        [1.5 + 0.1 * 2.5, 2.0 + 0.1 * 2.0, 3.5 + 0.1 * 0.5]
-    )
-    # The third ones come with none of all.
-    assert tell(0, 2) == 1.5
-    assert (tell(0, 3), model.version) == (1.0, 3)
-    assert [tell(worker, 3) for worker in (2, 3)] == [3.0, 4.0]
-    assert tell(3, 3) == 4.0
-    assert (model.version, model.author) == (4, 3)
-    assert [tell(worker, 4) for worker in (2, 3, 3, 2)] == [3.0, 4.0, 4.0, 3.5]
-    assert model.version == 5
-    # Worker 0 was the only one of its group that had sent before, and still leads it.
-    assert tell(1, 4) == 1.5
 
 
 @pytest.mark.parametrize("strategy", PUSHING, ids=repr)

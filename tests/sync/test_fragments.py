@@ -1,16 +1,18 @@
-"""Fragments by the cost model: as many as hide behind local steps, on modelled networks."""
+"""Streaming DiLoCo: what it is with one fragment, how many hide behind steps, and that its threads change nothing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
-from dsgd.collectives.cost import Link, allreduce_seconds, choose_algorithm
-from dsgd.errors import InvalidParameterError
-from dsgd.sim import NETWORKS, Compute, SimulatedCluster, predict
-from dsgd.sync import DiLoCo, StreamingDiLoCo, streaming_for
-from dsgd.sync.contrib.fragments import kept_of
+from dsgd.compress import Half, TopK
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.runtime.train import rounds
+from dsgd.sim import NETWORKS, Compute, Link, SimulatedCluster, predict
+from dsgd.sync import DiLoCo, EagerDiLoCo, StreamingDiLoCo, resolve, streaming_for
+from laws.gang import shards_of, train_on
 
 N, P, ROW_S, ADDED_S = 200_000, 8, 2e-6, 1.5e-10
 
@@ -44,23 +46,6 @@ def test_as_many_fragments_hide_as_can(network: str, slack: float | None) -> Non
         assert seconds(network, more) > seconds(network, chosen)
 
 
-@pytest.mark.parametrize("network", ["1GbE", "10GbE", "100GbE"])
-@pytest.mark.parametrize(("period", "fragments"), [(2**12, 4), (2**12, 16), (2**15, 4), (2**15, 64), (2**19, 8)])
-def test_the_closed_form_says_when_fragments_pay(network: str, period: int, fragments: int) -> None:
-    """On simulated ranks 1 / (2 F - 1) of the steps decides of hidden fragments, and none gain 2x."""
-    between = NETWORKS[network].between
-    link = Link(latency_s=between.alpha_s, byte_s=between.byte_s, added_byte_s=ADDED_S)
-    chosen = StreamingDiLoCo(period // fragments, fragments, 1)
-    gain = kept_of(chosen) * seconds(network, DiLoCo(period)) / seconds(network, chosen)
-    assert kept_of(chosen) == 1.0 - 1.0 / (2 * fragments)
-    assert 0.5 < gain < 2.0
-    n_bytes = 8 * N
-    exchange_s = allreduce_seconds(choose_algorithm(n_bytes, P), n_bytes, P, link)
-    part_s = allreduce_seconds(choose_algorithm(n_bytes // fragments, P), n_bytes // fragments, P, link)
-    if part_s * fragments <= period * ROW_S:
-        assert (gain > 1.0) == (exchange_s > period * ROW_S / (2 * fragments - 1))
-
-
 def test_fragments_follow_the_latency() -> None:
     """A tenfold latency takes fewer fragments, none at all as many as may be, and a short period the whole model."""
     counts = [
@@ -81,3 +66,34 @@ def test_numbers_are_checked(wrong: dict[str, float]) -> None:
     options = {"n_params": N, "size": P, "link": Link(latency_s=1e-4, byte_s=1e-9), "row_s": ROW_S, **wrong}
     with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
         streaming_for(**options)  # type: ignore[arg-type]
+
+
+SHARDS = shards_of([40, 25, 33], d=7)
+
+
+@pytest.mark.parametrize(
+    "strategy", [EagerDiLoCo(8), *(StreamingDiLoCo(8, 3, delay, compressor=TopK(0.3)) for delay in (1, 2))], ids=repr
+)
+def test_threads_change_no_bit(strategy):
+    """Sums beside the steps of a round give the model of sums for which all ranks wait."""
+    beside = train_on("threads", SHARDS, strategy)[0].params
+    with mock.patch.object(rounds, "beside_for", return_value=None):
+        waiting = train_on("threads", SHARDS, strategy)[0].params
+    assert beside.tobytes() == waiting.tobytes()
+
+
+def test_more_fragments_than_parameters_are_those():
+    """A fragment has one parameter at least."""
+    found = train_on("threads", SHARDS, StreamingDiLoCo(8, 50, 0))[0].params
+    fewer = train_on("threads", SHARDS, StreamingDiLoCo(8, len(found), 0))[0].params
+    assert found.tobytes() == fewer.tobytes()
+
+
+def test_parameters_are_checked():
+    """What cannot be is refused, and texts name the strategy."""
+    with pytest.raises(IncompatiblePartsError, match="trains nothing"):
+        StreamingDiLoCo(8, 2, 2, 0.0)
+    for wrong in ({"fragments": 0}, {"delay": 5}, {"mixing": 1.0}, {"outer_rate": 0.0}):
+        with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
+            StreamingDiLoCo(**wrong)
+    assert resolve("streaming-diloco:every=64,fragments=2,compressor=fp16") == StreamingDiLoCo(64, 2, compressor=Half())

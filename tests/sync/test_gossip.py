@@ -1,4 +1,4 @@
-"""Gossip: one round is one multiplication with the mixing matrix, and mass is neither made nor lost."""
+"""Gossip: a round is one multiplication with the mixing matrix; a fit by gradients of all rows is its recursion."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 
+from dsgd import SGDClassifier, SGDRegressor
 from dsgd.collectives import Cost, Group, gossip_cost, neighbour_mean, push_sum
-from dsgd.comm.topology import Complete, Exponential, Ring, Star
+from dsgd.comm.topology import Complete, Grid, RandomRegular, Ring
 from dsgd.comm.topology.mixing import mixing_matrix
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.kernel_approximation import RandomFeatures
+from dsgd.local import GradientDescent, Momentum
+from dsgd.sim import SimulatedCluster
+from dsgd.sync import DPSGD, SCAFFOLD, FedProx, Hogwild, LocalSGD, MinibatchSGD
 from gangs import run_gang
+from reference.decentralised import after, decentralised
 from topologies import TOPOLOGIES
 
 
@@ -63,24 +70,6 @@ def test_push_sum_conserves_mass(name: str, size: int, n: int) -> None:
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-14)
 
 
-def test_push_sum_finds_the_mean_where_plain_mixing_does_not() -> None:
-    """On a star with uniform weights the ratio reaches the mean to the last digits, the vector alone does not."""
-    start = scatter_of(5, 4)
-    start[:, -1] = 1.0
-    result = mixed("inproc", Star(), start, 120, push=True)
-    mean = start.mean(axis=0)
-    np.testing.assert_allclose(result[:, :-1] / result[:, -1:], np.tile(mean[:-1], (5, 1)), rtol=1e-12)
-    assert np.abs(result - mean).max() > 0.1
-
-
-def test_the_exponential_graph_averages_in_log_rounds() -> None:
-    """Eight ranks hold the mean after three rounds, and their weights are one throughout."""
-    start = scatter_of(8, 50)
-    start[:, -1] = 1.0
-    result = mixed("inproc", Exponential(), start, 3, push=True)
-    np.testing.assert_allclose(result, np.tile(start.mean(axis=0), (8, 1)), rtol=0, atol=1e-15)
-
-
 @pytest.mark.parametrize("name", ["ring", "star", "exponential of 2", "complete", "random regular"])
 def test_every_wire_gives_the_same_bits(name: str) -> None:
     """What comes in is added in an order that the graph alone decides."""
@@ -106,26 +95,6 @@ def test_gossip_costs_what_the_closed_form_says(name: str, size: int, number: in
         assert cost == gossip_cost(topology, rank, size, 11, 8, number)
 
 
-def test_push_sum_survives_delays() -> None:
-    """With messages up to three rounds late, ranks and wire together keep the mass, and the ratio finds the mean."""
-    rng = np.random.default_rng(0)
-    size, topology = 9, Exponential()
-    mass = np.column_stack([rng.standard_normal(size), np.ones(size)])
-    start = mass.sum(axis=0)
-    flying: list[tuple[int, int, np.ndarray]] = []
-    for number in range(200):
-        sent = [(r, to) for r in range(size) for to in topology.out_peers(r, size, number)]
-        flying += [(number + int(rng.integers(0, 4)), to, mass[r] / 2) for r, to in sent]
-        mass /= 2
-        for due, to, part in [message for message in flying if message[0] <= number]:
-            assert due <= number
-            mass[to] += part
-        flying = [message for message in flying if message[0] > number]
-        total = mass.sum(axis=0) + sum((part for _, _, part in flying), np.zeros(2))
-        np.testing.assert_allclose(total, start, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(mass[:, 0] / mass[:, 1], start[0] / size, rtol=1e-10)
-
-
 def test_what_is_not_finite_spreads_without_a_warning() -> None:
     """Opposite infinities of two neighbours become NaN, which is for the caller to notice."""
     start = np.array([[np.inf, 1.0], [-np.inf, 1.0]])
@@ -145,3 +114,106 @@ def test_gossip_is_refused_where_ranks_cannot_reach_each_other() -> None:
             neighbour_mean(group, np.ones(3), Ring(), 0, np.empty((2, 3)))
 
     run_gang("inproc", 4, program)
+
+
+ETA, STEPS, WHOLE = 0.8, 25, 10**9
+FEATURES = RandomFeatures(40, gamma=0.5, random_state=3)
+FIT: dict[str, Any] = {
+    "penalty": None, "fit_intercept": False, "learning_rate": "constant", "eta0": ETA, "max_iter": STEPS, "tol": None,
+    "optimizer": GradientDescent(),
+}  # fmt: skip
+
+
+def blocks_of(ranks: int, rows: int = 30) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the rows and values of each agent."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((ranks, rows, 2))
+    return [(one, np.sin(2.0 * one[:, 0]) + 0.3 * rng.standard_normal(rows)) for one in X]
+
+
+def made(blocks: list[Any]) -> list[Any]:
+    """Return the same with the features of rows in their place."""
+    maps = clone(FEATURES).fit(blocks[0][0])
+    return [(maps.transform(X), y) for X, y in blocks]
+
+
+@pytest.mark.parametrize("topology", [Ring(), Grid(), RandomRegular(3), Complete()], ids=repr)
+def test_every_agent_has_the_model_of_the_paper(topology: Any) -> None:
+    """On any graph each of nine agents ends with the model of the recursion, and the fit with their mean."""
+    blocks = blocks_of(9)
+    model = SGDRegressor(**FIT, features=FEATURES, sync=DPSGD(WHOLE, topology, keep_models=True)).fit(blocks)
+    expected = decentralised(made(blocks), mixing_matrix(topology, 9), ETA, STEPS)
+    np.testing.assert_allclose(model.rank_coef_, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(model.coef_, expected.mean(axis=0), rtol=1e-9, atol=1e-12)
+    assert model.rank_intercept_.tolist() == [[0.0]] * 9
+    spread = np.linalg.norm(model.rank_coef_ - model.coef_, axis=1)
+    assert spread.max() < 1e-12 if isinstance(topology, Complete) else spread.min() > 1e-4
+
+
+def test_neighbours_of_all_are_one_machine() -> None:
+    """On the complete graph every agent is gradient descent on all rows, whose model has a closed form."""
+    blocks = blocks_of(4)
+    agents = SGDRegressor(**FIT, features=FEATURES, sync=DPSGD(WHOLE, Complete(), keep_models=True)).fit(blocks)
+    X, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    alone = SGDRegressor(**FIT, features=FEATURES).fit(X, y)
+    exchanged = SGDRegressor(**FIT, features=FEATURES, sync=MinibatchSGD(WHOLE)).fit(blocks)
+    closed = after(clone(FEATURES).fit_transform(X), y, ETA, STEPS)
+    for found in (*agents.rank_coef_, agents.coef_, alone.coef_, exchanged.coef_):
+        np.testing.assert_allclose(found, closed, rtol=1e-9, atol=1e-11)
+
+
+def test_a_round_is_one_step_though_its_gradient_comes_in_parts(monkeypatch: Any) -> None:
+    """Where a round takes several calls there is one step; simulated ranks and rows on disk give the same bits."""
+    import dsgd.runtime.train.visits as visits
+
+    monkeypatch.setattr(visits, "entries_per_call", lambda n_params: 600)
+    blocks = blocks_of(3)
+    fit = {**FIT, "max_iter": 1, "features": FEATURES, "sync": DPSGD(WHOLE, keep_models=True), "shuffle": False}
+    whole = SGDRegressor(**fit).fit(blocks)
+    starts = np.array([ETA * F.T @ y / len(y) for F, y in made(blocks)])
+    np.testing.assert_allclose(whole.rank_coef_, mixing_matrix(Ring(), 3) @ starts, rtol=1e-9)
+    assert whole.t_ == 2.0
+    simulated = SGDRegressor(**fit, client=SimulatedCluster(3, "10GbE")).fit(blocks)
+    assert simulated.rank_coef_.tobytes() == whole.rank_coef_.tobytes()
+    X, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    fit["n_jobs"] = 3
+    kept, on_disk = (SGDRegressor(**fit, out_of_core=given).fit(X, y) for given in (False, True))
+    assert on_disk.rank_coef_.tobytes() == kept.rank_coef_.tobytes()
+
+
+def test_steps_of_rounds_need_no_features() -> None:
+    """A step a round is a plain minibatch of its rows, on columns as well, and strategies with local terms take it."""
+    X, y = blocks_of(1, 240)[0]
+    fit = {**FIT, "shuffle": False, "n_jobs": 2, "sync": LocalSGD(40)}
+    step = SGDRegressor(**fit).fit(X, y)
+    batch = SGDRegressor(**{**fit, "optimizer": Momentum(0.0, batch=40)}).fit(X, y)
+    np.testing.assert_allclose(step.coef_, batch.coef_, rtol=1e-12)
+    signs = np.where(X[:, 0] > 0.0, 1, -1)
+    for sync in (FedProx(40, mu=0.1), SCAFFOLD(40)):
+        fitted = SGDClassifier(**{**fit, "sync": sync}, loss="log_loss").fit(X, signs)
+        assert fitted.score(X, signs) > 0.9
+
+
+@pytest.mark.slow
+def test_stopping_regularises() -> None:
+    """Held-out rows end training long before its last step, and the stopped model is better than the last one."""
+    X, y = blocks_of(1, 160)[0]
+    test_X, test_y = blocks_of(1, 2_000)[0][0], np.sin(2.0 * blocks_of(1, 2_000)[0][0][:, 0])
+    noisy = y + np.random.default_rng(1).standard_normal(160)
+    wild = RandomFeatures(120, gamma=8.0, random_state=0)
+    fit = {**FIT, "max_iter": 600, "features": wild, "sync": DPSGD(WHOLE, Ring()), "n_jobs": 3, "random_state": 0}
+    stopped = SGDRegressor(**{**fit, "tol": 1e-4}, early_stopping=True, validation_fraction=0.3).fit(X, noisy)
+    last = SGDRegressor(**fit).fit(X, noisy)
+    assert stopped.n_iter_ < 300
+    assert stopped.score(test_X, test_y) > last.score(test_X, test_y) + 0.05
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    """Threads that share a model have no rounds, and models are kept or not."""
+    X, y = blocks_of(1)[0]
+    with pytest.raises(IncompatiblePartsError, match=r"Hogwild(.|\n)*GradientDescent"):
+        SGDRegressor(**FIT, sync=Hogwild(), n_jobs=2).fit(X, y)
+    with pytest.raises(InvalidParameterError, match="keep_models"):
+        DPSGD(keep_models=1)  # type: ignore[arg-type]
+    plain = SGDRegressor(**FIT, sync=DPSGD(WHOLE, keep_models=True), n_jobs=2).fit(X, y)
+    assert not hasattr(plain.set_params(sync=DPSGD(WHOLE)).fit(X, y), "rank_coef_")

@@ -68,23 +68,6 @@ def test_a_period_that_grows_stays_a_number() -> None:
     assert GrowingBatch(8, 2.5, 1).rounds_in_epoch([0, 0], 5) == 1
 
 
-def test_growth_is_worth_a_falling_rate() -> None:
-    """On a noisy line, batches that double come as near to the minimum as rates that halve, in a third of the steps."""
-    rng = np.random.default_rng(1)
-    X = rng.standard_normal((2000, 4))
-    y = X @ [1.0, -2.0, 3.0, 0.5] + rng.standard_normal(2000)
-    best = np.linalg.lstsq(X, y, rcond=None)[0]
-    common: dict[str, Any] = {"penalty": None, "fit_intercept": False, "shuffle": True, "client": SimulatedCluster(2)}
-    falling, still = (model(eta0=0.2, **common) for _ in range(2))
-    for epoch in range(6):
-        falling.set_params(eta0=0.2 / 2**epoch, sync=MinibatchSGD(8, suffix=0.0)).partial_fit(X, y)
-        still.set_params(sync=MinibatchSGD(8, suffix=0.0)).partial_fit(X, y)
-    growing = model(eta0=0.2, sync=MinibatchSGD(8, growth=2.0, suffix=0.0), max_iter=6, **common).fit(X, y)
-    near, as_near, far = (float(np.linalg.norm(one.coef_ - best)) for one in (falling, growing, still))
-    assert as_near < 2.0 * near < far
-    assert 3 * growing.t_ < falling.t_
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
