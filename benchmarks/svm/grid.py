@@ -23,7 +23,7 @@ from benchmarks.common.timing import timed
 from dsgd.model_selection import SVMSearchCV
 from dsgd.svm import SVC
 
-PAGE = "svm-paths"
+PAGE = "model-selection"
 QUICK_S = 60
 QUICK = "sets of at most 1800 rows"
 COSTS, FACTORS = np.logspace(-1, 2.5, 8), (0.3, 1.0, 3.0)

@@ -25,7 +25,7 @@ from benchmarks.common.timing import timed
 from benchmarks.svm.peers import generated, real
 from dsgd.svm import SVC, screen, svm_path
 
-PAGE = "svm-paths"
+PAGE = "model-selection"
 QUICK_S = 90
 QUICK = "the first 2000 rows"
 

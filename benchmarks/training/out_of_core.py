@@ -32,7 +32,7 @@ from dsgd.local import SGD, Objective, Residency, Shard
 from dsgd.local.ingest import concat_blocks
 from dsgd.local.objective import n_params
 
-PAGE = "out-of-core"
+PAGE = "tables"
 QUICK_S = 60
 QUICK = "less data"
 CASES = ("walk", "cluster")

@@ -35,7 +35,7 @@ from dsgd import SGDClassifier
 from dsgd.progress import ProgressLine
 from dsgd.runtime.train.epoch import ProgressAccount
 
-PAGE = "progress"
+PAGE = "monitoring"
 QUICK_S = 40
 QUICK = "fewer and shorter fits"
 REPEATS = (9, 3)

@@ -25,7 +25,7 @@ from benchmarks.common.timing import in_turns, median_s
 from dsgd.datasets import load_svmlight, make_like, write_svmlight
 from dsgd.datasets.parse import parse_bytes
 
-PAGE = "out-of-core"
+PAGE = "tables"
 QUICK_S = 15
 QUICK = "one repeat"
 REPEATS = (3, 1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from distributed import Scheduler, Worker
     from distributed.core import Server
-    from distributed.scheduler import TaskState, WorkerState
+    from distributed.scheduler import WorkerState
     from tornado.ioloop import PeriodicCallback
 
 
@@ -381,14 +381,34 @@ def departure(stimulus: str) -> str:
     return next((text for cause, text in _DEPARTURES.items() if stimulus.startswith(cause)), "left the cluster")
 
 
-def published_tasks(scheduler: Scheduler, prefix: str) -> list[tuple[str, TaskState]]:
-    """Return tasks that datasets of the same name hold, with these names.
+class PublishedTask(NamedTuple):
+    """The task that a dataset of its name holds: where it runs, if it does, and the text of its error."""
 
-    Uses ``Scheduler.extensions["publish"]``; only clients have a documented way. Without it detached fits are not
-    listed.
+    name: str
+    state: str
+    worker: str
+    annotations: Mapping[str, Any]
+    error: str
+
+
+def published_tasks(scheduler: Scheduler, prefix: str) -> list[PublishedTask]:
+    """Return the tasks that datasets of the same name hold, with these names.
+
+    Uses ``Scheduler.extensions["publish"]``, and what ``TaskState`` has of a task; only clients have a documented way.
+    Without it detached fits are not listed.
     """
     names = [str(name) for name in scheduler.extensions["publish"].datasets if str(name).startswith(prefix)]
-    return [(name, scheduler.tasks[name]) for name in names if name in scheduler.tasks]
+    tasks = [scheduler.tasks[name] for name in names if name in scheduler.tasks]
+    return [
+        PublishedTask(
+            str(task.key),
+            task.state,
+            task.processing_on.address if task.processing_on else "",
+            task.annotations or {},
+            str(task.exception_text or ""),
+        )
+        for task in tasks
+    ]
 
 
 def cancel_task(scheduler: Scheduler, name: str, reason: str) -> None:

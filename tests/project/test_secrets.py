@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 import dsgd.comm
-import dsgd.jobs
 import dsgd.runtime
 
-_PACKAGES = (dsgd.comm, dsgd.runtime, dsgd.jobs)
+_PACKAGES = (dsgd.comm, dsgd.runtime)
 _SECRETS = {"token"}
 # What peers show each other: not secret, but compared with what a secret was made into.
 _SHOWN = {"proof", "nonce", "config"}

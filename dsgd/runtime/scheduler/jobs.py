@@ -336,13 +336,12 @@ _STATES: Final = {"processing": "running", "memory": "done", "erred": "failed"}
 def list_rows(scheduler: Scheduler, views: Sequence[JobView]) -> list[dict[str, Any]]:
     """Return all jobs and detached fits, newest first, as `dsgd.jobs.list_jobs` describes them."""
     rows = []
-    for name, task in published_tasks(scheduler, FIT_PREFIX):
-        row = _row(name.removeprefix(FIT_PREFIX), *(task.annotations or {}).get("dsgd", ("", "", 0.0)))
-        row |= {"detached": True, "state": _STATES.get(task.state, "queued")}
-        row["driver"] = task.processing_on.address if task.processing_on else ""
+    for task in published_tasks(scheduler, FIT_PREFIX):
+        row = _row(task.name.removeprefix(FIT_PREFIX), *task.annotations.get("dsgd", ("", "", 0.0)))
+        row |= {"detached": True, "state": _STATES.get(task.state, "queued"), "driver": task.worker}
         if task.state == "erred":
-            row["failure"] = (str(task.exception_text).strip().splitlines() or ["an error"])[-1]
-        gang = next((view for view in views if drives(view.job.client, name)), None)
+            row["failure"] = (task.error.strip().splitlines() or ["an error"])[-1]
+        gang = next((view for view in views if drives(view.job.client, task.name)), None)
         if gang is not None and row["state"] == "running":
             row |= _progress(gang)
             row["state"] = "queued" if gang.state == "queued" else "running"

@@ -314,9 +314,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
         """Keep adaptive scaling from removing a worker of a gang, or one that drives a detached fit."""
-        running = [task.processing_on for _, task in published_tasks(scheduler, FIT_PREFIX)]
-        drivers = {worker.address for worker in running if worker}
-        needed = self.registry.leases.keys() | drivers
+        needed = self.registry.leases.keys() | {task.worker for task in published_tasks(scheduler, FIT_PREFIX)}
         return [ws for ws in workers if ws.address not in needed]
 
     async def before_close(self) -> None:
