@@ -119,21 +119,23 @@ class Columns:
         """Return the sums of ``d_i x_ij x_ik`` of chosen columns, in the lower triangle."""
         n, p = self.shape
         k = chosen.shape[0]
-        total = np.zeros((k, k))
+        total, present = np.zeros((k, k)), np.flatnonzero(factors)
+        is_few = 2 * present.shape[0] < n  # as of the squared hinge, most of whose rows are outside the margin
         if self.is_sparse:
-            multiply_pairs(self.table.data, self.table.indices, self.table.indptr, chosen, 0, factors, total)
+            table = self.table[present] if is_few else self.table
+            counted = factors[present] if is_few else factors
+            multiply_pairs(table.data, table.indices, table.indptr, chosen, 0, counted, total)
         elif factors.shape[0] and (factors == factors[0]).all():
             part = self.table if k == p else self.table[chosen]
             total = factors[0] * (part @ part.T)
         else:
-            present, roots = np.flatnonzero(factors), np.sqrt(factors)
-            is_few = 2 * present.shape[0] < n  # as of the squared hinge, most of whose rows are outside the margin
+            roots = np.sqrt(factors)
             n = present.shape[0] if is_few else n
             step = max(256, _BLOCK // max(1, k))
             for start in range(0, n, step):
-                part: Any = present[start : start + step] if is_few else slice(start, start + step)
+                some: Any = present[start : start + step] if is_few else slice(start, start + step)
                 rows: Any = slice(None) if k == p else chosen[:, None] if is_few else chosen
-                block = self.table[rows, part] * roots[part]
+                block = self.table[rows, some] * roots[some]
                 total += block @ block.T
         if self.team.n_ranks > 1:
             lower = np.tri(k, k, dtype=np.bool_)

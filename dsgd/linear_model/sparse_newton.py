@@ -181,7 +181,13 @@ def _minimise(
         )
     else:
         if columns.team.leads:
-            _minimise_gram(model.part(chosen), slopes, points, problem.l1, (goal, _ROUGH_SHARE * worst))
+            gram = model.part(chosen)
+            for _ in range(_MOST_CYCLES):
+                # As many passes as take the time of a factor.
+                n_passes = max(_GRAM_PASSES, np.count_nonzero(points) ** 2 // (_PASS_COST * points.shape[0]))
+                if descend_gram(gram, slopes, points, problem.l1, n_passes, goal) <= _ROUGH_SHARE * worst:
+                    break
+                _fit_signs(gram, slopes, points, problem.l1, loss.jumps)
         points = columns.team.agree(points)
     change = np.zeros_like(weights)
     change[chosen] = points - weights[chosen]
@@ -194,22 +200,7 @@ def _violations(slopes: FloatVector, points: FloatVector, l1: float) -> FloatVec
     return np.where(points == 0.0, at_zero, np.abs(slopes + l1 * np.sign(points)))
 
 
-def _minimise_gram(
-    gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: float, goals: tuple[float, float]
-) -> None:
-    """Minimise a quadratic model held as a matrix; updates `slopes` and `points`.
-
-    Passes end when the largest violation is the first of the goals, and cycles when one has reached the second.
-    """
-    for _ in range(_MOST_CYCLES):
-        # As many passes as take the time of a factor.
-        n_passes = max(_GRAM_PASSES, np.count_nonzero(points) ** 2 // (_PASS_COST * points.shape[0]))
-        if descend_gram(gram, slopes, points, l1, n_passes, goals[0]) <= goals[1]:
-            break
-        _fit_signs(gram, slopes, points, l1)
-
-
-def _fit_signs(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: float) -> None:
+def _fit_signs(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: float, jumps: bool) -> None:
     """Go towards the minimum over the weights that are not zero; a weight that would change its sign becomes zero."""
     active = np.flatnonzero(points)
     if not active.shape[0]:
@@ -220,18 +211,21 @@ def _fit_signs(gram: FloatMatrix, slopes: FloatVector, points: FloatVector, l1: 
     try:
         factor = cho_factor(part.T, check_finite=False)
     except LinAlgError:  # columns that depend on each other
+        if not jumps:
+            return  # coordinate descent goes on
         nearby = part.T.copy()
         nearby[np.diag_indices_from(nearby)] *= 1.0 + _APART
         try:
             factor = cho_factor(nearby, check_finite=False)
         except LinAlgError:
-            return  # coordinate descent goes on
+            return
     direction = -cho_solve(factor, gradient, check_finite=False)
     if not np.isfinite(direction).all():
         return
-    # The last step goes to where the first weight is zero, which lowers the model.
-    ends = np.where(direction * signs < 0.0, np.abs(old) / np.maximum(np.abs(direction), _TINY), np.inf)
-    first = float(ends.min(initial=np.inf))
+    ends, first = np.full(old.shape, np.inf), np.inf
+    if jumps:  # rows with curvature may be fewer than weights: the last step goes to where the first weight is zero
+        ends = np.where(direction * signs < 0.0, np.abs(old) / np.maximum(np.abs(direction), _TINY), np.inf)
+        first = float(ends.min())
     for step in (1.0, 0.5, 0.25, 0.125, *([first] if first < 0.125 else [])):
         new = old + step * direction
         new[(new * signs < 0.0) | ((ends <= first) & (step == first))] = 0.0

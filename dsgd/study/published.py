@@ -97,7 +97,7 @@ def ratio(above: Mapping[Any, float], below: Mapping[Any, float]) -> Interval | 
     pairs = [(above[run], below[run]) for run in above if run in below]
     logs = [math.log(ours / other) for ours, other in pairs if 0 < ours < math.inf and 0 < other < math.inf]
     found = _mean(logs)
-    return None if found is None else found.mapped(_exp)
+    return None if found is None else found.mapped(lambda value: math.exp(min(value, 700.0)))
 
 
 def largest(found: Iterable[Interval]) -> Interval:
@@ -121,10 +121,6 @@ def _mean(values: Sequence[float]) -> Interval | None:
         return Interval(mean, -math.inf, math.inf, 1)
     half = float(stdtrit(n - 1, 0.5 + _SHARE / 2) * np.std(values, ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half, n)
-
-
-def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0))
 
 
 _BUSY: Final = "The machine was busy with other work, so its seconds decide nothing."

@@ -464,7 +464,11 @@ class Growth:
         state.store_active()
         has_both_sides = bool(np.isfinite(state.least).all() and np.isfinite(state.most).all())
         is_selective = has_both_sides and not self._takes_all
-        self._raises = self._raises and self._stayed()
+        if self._raises:  # as long as most of the variables that were last moved to their bounds are still there
+            there = state.peers.place(state.peers.mine(self._raised))  # those that moved to another rank do not count
+            stayed = np.count_nonzero((state.alpha[:, there] >= state.dual.upper[:, there]).any(axis=0))
+            n_stayed, n_raised = state.peers.count(stayed, len(there)).tolist()
+            self._raises = bool(n_stayed >= _RIGHT * n_raised)
         ours = state.peers.mine(ids)
         places = state.peers.place(ours)
         u, change = state.exact.look(ids, state.beta(), self._raise if is_selective and self._raises else None)
@@ -500,14 +504,6 @@ class Growth:
         if 0.5 * settled * foretold * matrix.value_cost < len(self.batches) * self._batch_cost:
             self.batches = [np.sort(np.concatenate(self.batches))]
             self._takes_all, self.left_out.is_sure = True, False
-
-    def _stayed(self) -> bool:
-        """Return whether most of the variables that were last moved to their bounds are still there."""
-        peers = self.state.peers
-        ids = peers.place(peers.mine(self._raised))  # those that have moved to another rank do not count
-        stayed = np.count_nonzero((self.state.alpha[:, ids] >= self.state.dual.upper[:, ids]).any(axis=0))
-        n_stayed, n_raised = peers.count(stayed, len(ids)).tolist()
-        return bool(n_stayed >= _RIGHT * n_raised)
 
     def _raise(self, ids: IntVector, u: FloatVector) -> FloatVector:
         """Move variables of new samples that violate by far to their bounds, with y'α as it is; return Σ yα of each."""

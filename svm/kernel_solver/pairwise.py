@@ -59,7 +59,11 @@ class _Pairwise:
         self.here = matrix.mine
         self.rows = matrix.own_rows(np.float64)
         self.rows_a = self.rows
-        self.lengths = self._row_lengths()
+        # The number of entries of each CSR row, so that every rank knows the lengths to expect.
+        self.lengths: FloatVector = np.zeros(self.n)
+        if self.rows.sparse is not None:
+            self.lengths[self.here] = np.diff(self.rows.sparse[2])
+            self.peers.add_up(self.lengths)
         self.place = places_of(self.here, self.n)
         self.y, self.upper = dual.y[0], dual.upper[0]
         self.alpha: FloatVector = dual.alpha[0].astype(np.float64)
@@ -151,14 +155,6 @@ class _Pairwise:
         columns = message[length:-1].astype(row.sparse[1].dtype)
         csr = (message[:length].copy(), columns, np.array([0, length], dtype=row.sparse[2].dtype))
         return Rows(1, sparse=csr, n_columns=row.n_columns, offsets=message[-1:].copy())
-
-    def _row_lengths(self) -> FloatVector:
-        """Return the number of entries of each CSR row, so that every rank knows the lengths to expect."""
-        lengths = np.zeros(self.n)
-        if self.rows.sparse is not None:
-            lengths[self.here] = np.diff(self.rows.sparse[2])
-            self.peers.add_up(lengths)
-        return lengths
 
     def _values(self, left: Rows, right: Rows) -> FloatVector:
         """Return kernel values of some left rows with rows that lie here, shape (left.n, right.n)."""

@@ -321,7 +321,12 @@ def _problem(dual: Dual, X: Any) -> LinearProblem:
 
 def _start(dual: Dual, problem: LinearProblem, found: LinearSolution, team: Team) -> Dual:
     """Return the dual with feasible variables next to those of a linear machine, and u for them."""
-    beta = _unbalanced(found.duals, problem)
+    # The variables before those of one sign were shrunk so that all sum to zero: most were at their bounds.
+    beta = found.duals.copy()
+    for side, bounds in ((beta > 0.0, problem.high), (beta < 0.0, problem.low)):
+        largest = float((beta[side] / bounds[side]).max(initial=0.0))
+        if _LEAST_SHRINKING < largest < 1.0:
+            beta[side] /= largest
     alpha: FloatMatrix = np.clip(dual.y * beta, 0.0, dual.upper)
     alpha[alpha < _SNAP * dual.upper] = 0.0
     alpha = np.where(alpha > (1.0 - _SNAP) * dual.upper, dual.upper, alpha)
@@ -329,16 +334,6 @@ def _start(dual: Dual, problem: LinearProblem, found: LinearSolution, team: Team
     weights = problem.rows.combine((dual.y * alpha).sum(axis=0), team)
     weights[-1] = 0.0  # that of the constant column is no part of the kernel
     return replace(dual, alpha=alpha, u=problem.rows.scores(weights, team))
-
-
-def _unbalanced(duals: FloatVector, problem: LinearProblem) -> FloatVector:
-    """Return the variables before those of one sign were shrunk so that all sum to zero: most were at their bounds."""
-    out = duals.copy()
-    for side, bounds in ((duals > 0.0, problem.high), (duals < 0.0, problem.low)):
-        largest = float((duals[side] / bounds[side]).max(initial=0.0))
-        if _LEAST_SHRINKING < largest < 1.0:
-            out[side] /= largest
-    return out
 
 
 def _repaired(dual: Dual, alpha: FloatMatrix) -> FloatMatrix:

@@ -25,6 +25,9 @@ For hinge and epsilon-insensitive losses this is the proximal method of multipli
 an accuracy that follows the gap, the centre moves to its dual variables, and the ridge shrinks. The variables are
 always in their intervals, so every step yields a certificate of the loss itself.
 
+It is not the method of `dsgd.linear_model.newton`, whose systems it solves: there every row has curvature and the
+intercept is eliminated; here most rows have none, and are not read, and the dual variables carry the proximal method.
+
 Source: Keerthi and DeCoste, JMLR 2005 (squared hinge); Rockafellar, Math. Oper. Res. 1976 (proximal multipliers); Li,
 Sun and Toh, SIAM J. Optim. 2018 (their semismooth Newton form). Preconditioner and step length are ours.
 """

@@ -9,6 +9,9 @@ Wide rows are not copied, and are read in their order in memory: a pass that jum
 long. Sums over them, and so fits, are equal up to rounding.
 
 Merged rows are only merged after their entries were compared: a collision of hashes merges nothing.
+
+`dsgd.linear_model.quasi_newton` has other rows: they are dense or SciPy's, all of them are read, about their means, and
+sums are by blocks of fixed length. These may be scattered, of any float type, and hold the constant of the intercept.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ import pytest
 
 from dsgd.__main__ import main
 from dsgd.cli.study_command import STUDIES
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.study import DataSource, Study, read_rows, run_study, study_page
 from dsgd.study.svm_problems import PROBLEMS
 from web_page import check_page
 
+FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 TINY = [DataSource("a9a-like", 400)]
 #: By study: its smallest size, how many runs it then has, and the same on the command line.
 SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
@@ -114,6 +115,20 @@ def test_what_cannot_be_studied_is_refused(name: str) -> None:
     for values, named in WRONG[name]:
         with pytest.raises(InvalidParameterError, match=named):
             study_of(name).replace(**values)
+
+
+@pytest.mark.parametrize("name", sorted(set(STUDIES) - {"elimination", "scaling"}))
+def test_a_page_is_made_of_any_part_of_the_rows(name: str) -> None:
+    """The rows of the documentation, a half of them and a single one make a page, or the error says what is missing."""
+    rows = read_rows(FIGURES / f"{name}_study.jsonl")
+    study = study_of(name).replace(**({"parts": ()} if name == "collectives" else {}))
+    made = []
+    for part in (rows, rows[: len(rows) // 2], rows[len(rows) // 2 :], rows[:1], rows[-1:]):
+        try:
+            made.append(len(study_page(study, part).rows) >= len(part))
+        except DsgdError as error:
+            made.append(len(part) < len(rows) and "run it first" in str(error))
+    assert made == [True] * 5
 
 
 def test_every_study_has_a_smallest_size() -> None:

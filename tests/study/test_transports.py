@@ -21,6 +21,7 @@ from dsgd.study.transports import study as declared
 from dsgd.study.transports.pairs import AbstractChannel, Pair, run_pair
 from dsgd.study.transports.parties import COUNTS, Amount, Work, can_count, counted, counts_here, make_party, run_alone
 from dsgd.study.transports.study import WayCell, missing_parts
+from study_rows import made_rows
 from web_page import check_page
 
 #: Seconds of a round of training over each way, as made up here.
@@ -28,32 +29,26 @@ ROUND_S = {"none": 0.5e-4, "rpc": 40e-4, "ring": 3e-4, "agreed": 2e-4, "register
 SMALL = STUDY.replace(ways=tuple(ROUND_S), sizes=(4, 64_000), models=("logistic", "25M"), repeats=3)
 
 
-def made_rows(load: float = 0.1, **seconds: float) -> list[dict[str, Any]]:
+def rows_of(load: float = 0.1, **seconds: float) -> list[dict[str, Any]]:
     """Return rows of a study in which a round over each way takes so long."""
-    about = {
-        "when": "2026-01-01T00:00:00+00:00", "versions": {"dsgd": "0"}, "load_at_start": load, "commit": None,
-        "command": "dsgd study", "cluster": "local", "ranks": 2,
-        "machine": {"cpu": "<one>", "cores": 2, "memory_gib": 8, "system": "Linux"},
-    }  # fmt: skip
-    rows = []
-    for run in SMALL.runs():
+
+    def found(run: Run) -> dict[str, Any]:
         # Repetitions are farther apart than ways are: only ratios of one repetition must count.
         one, size = {**ROUND_S, **seconds}[run.way] * (1.0 + run.repeat), run.n_bytes
-        found: dict[str, Any] = {"round_s": one, "least_s": one, "rounds": 5, "digest": run.work}
         if run.part == "counts":
-            found = {
+            return {
                 "copied": 2.0 * size, "to_kernel": size, "from_kernel": size, "pulled": 0.0,
                 "allocated": 3.0 * size, "allocations": 7.0, "calls": 2.5, "rounds": 5, "digest": "",
             }  # fmt: skip
-        elif run.way == "none":
-            found["copy_s"] = 1e-5
-        rows.append({"key": run.key, **run.settings(), **found, **about})
-    return rows
+        copies = {"copy_s": 1e-5} if run.way == "none" else {}
+        return {"round_s": one, "least_s": one, "rounds": 5, "digest": run.work, **copies}
+
+    return made_rows(SMALL, found, load_at_start=load)
 
 
 def test_tables_hold_ways_against_each_other() -> None:
     """A message is half a round, a placement and a step are held against registered slots, copies against the size."""
-    page = study_page(SMALL, made_rows())
+    page = study_page(SMALL, rows_of())
     message, placement, memory, copies, few, training = page.tables
     assert message.rows[1] == ("Dask RPC", "4 ms", "4 ms")
     assert placement.rows[0] == ["4 B", "100 µs", "200 µs", "2x", "3x", "2x"]
@@ -67,7 +62,7 @@ def test_tables_hold_ways_against_each_other() -> None:
 
 def test_a_model_that_differs_is_said() -> None:
     """Ways that do not end with the same bits are named before the claims."""
-    rows = made_rows()
+    rows = rows_of()
     wrong = next(row for row in rows if row["part"] == "training" and row["way"] == "ring")
     wrong["digest"] = "another"
     assert any("2 different models" in text for text in study_page(SMALL, rows).doubts)
@@ -83,14 +78,14 @@ def test_a_model_that_differs_is_said() -> None:
 )
 def test_claims_are_decided_by_training(seconds: dict[str, float], load: float, verdicts: list[str]) -> None:
     """Steps over RPC and ring, over those of registered slots, decide; not on a busy machine."""
-    claims = study_page(SMALL, made_rows(load, **seconds)).claims
+    claims = study_page(SMALL, rows_of(load, **seconds)).claims
     assert [claim.verdict for claim in claims] == verdicts
 
 
 def test_a_page_is_made_from_rows_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report has its figures, says what was left out, and no claim is judged without training."""
     monkeypatch.setattr(declared, "find_spec", lambda name: None)
-    rows = made_rows()
+    rows = rows_of()
     page = study_page(SMALL.replace(ways=(*ROUND_S, "tls")), rows)
     assert "TLS was left out: cryptography is not installed." in page.doubts
     check_page(page.save(tmp_path).read_text(encoding="utf-8"))

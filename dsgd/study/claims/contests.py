@@ -72,7 +72,7 @@ class Versus:
         for cell in (ours, other):
             if cell.n_diverged:
                 note = f"{cell.name} leaves the range of numbers with {cell.n_diverged} seeds."
-                return self.statement.said(_data(found), "diverged", "fails" if cell is ours else "undecided", note)
+                return self.statement.said(found.gang.name, "diverged", "fails" if cell is ours else "undecided", note)
         return self.judge(self.statement, found, ours, other)
 
 
@@ -94,7 +94,7 @@ def judge_over(
         times, baseline = times.mapped(lambda value: 1.0 - 1.0 / value), f"0%: {other.name}"
     ends = f"objectives {ours.median('objective'):.4f} and {other.median('objective'):.4f}"
     note = f"{ours.name} beside {other.name}: {ends}."
-    return statement.judged(_data(found), times, note, baseline=baseline)
+    return statement.judged(found.gang.name, times, note, baseline=baseline)
 
 
 def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
@@ -102,7 +102,7 @@ def judge_objective(statement: Statement, found: Comparison, ours: StrategyCell,
     times = ours.over(other, "objective")
     zeros = f"{_ZERO / other.median('objective'):.2f}x: a model of zeros"
     note = f"{ours.name} {ours.median('objective'):.4f}, {other.name} {other.median('objective'):.4f}."
-    return statement.judged(_data(found), times, note, baseline=zeros)
+    return statement.judged(found.gang.name, times, note, baseline=zeros)
 
 
 def judge_accuracy(statement: Statement, found: Comparison, ours: StrategyCell, other: StrategyCell) -> Claim:
@@ -111,17 +111,13 @@ def judge_accuracy(statement: Statement, found: Comparison, ours: StrategyCell, 
     commonest = statement.form(other.median("majority_accuracy") - other.median("test_accuracy"))
     note = f"{ours.name} {ours.median('test_accuracy'):.2%}, {other.name} {other.median('test_accuracy'):.2%}."
     return statement.judged(
-        _data(found), change, note, trivial=other.is_trivial, baseline=f"{commonest}: commonest label"
+        found.gang.name, change, note, trivial=other.is_trivial, baseline=f"{commonest}: commonest label"
     )
 
 
 _SECONDS: Final = partial(judge_over, "train_s")
 _BYTES: Final = partial(judge_over, "bytes_sent")
 _SAVED: Final = partial(judge_over, "bytes_sent", saved=True)
-
-
-def _data(found: Comparison) -> str:
-    return found.gang.name
 
 
 @lru_cache(maxsize=2)
