@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dsgd.ledger import Ledger
     from dsgd.local import CustomLoss
     from dsgd.saving import load
-    from dsgd.study.comparison import compare
+    from dsgd.study.comparison.compare import compare
 
     __version__: str
 
