@@ -144,7 +144,7 @@ class Ledger:
         times = 2 ** math.ceil(math.log2(share / (1.0 - share) * (1.0 - _LITTLE) / _LITTLE))
         return (
             f"advice: exchange after {times} times as many rows (sync=...): about {_LITTLE:.0%} of the rank-seconds "
-            f"would be communication, and {share:.0%} are."
+            f"would go to exchanges (encode + wire + wait), and {share:.0%} do."
         )
 
     def __str__(self) -> str:

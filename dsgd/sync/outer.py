@@ -48,8 +48,6 @@ Update: the Nesterov step of `dsgd.sync.outer.outer_step`, after every `every` r
 
 What local rules remember (AdamW there) is neither sent nor reset.
 
-Cost per round: one all-reduce of the model. Two more vectors per rank.
-
 Source: Douillard et al. 2023, algorithm 1; rate and momentum as in OpenDiLoCo (0.7 and 0.9), where a model takes tens
 of thousands of steps. The effective outer rate is rate / (1 - beta), which is 7 there: right for many short rounds of
 small local rates. Our defaults, 0.7 and 0.3, have 1: on linear models the local rates of ``learning_rate="optimal"``

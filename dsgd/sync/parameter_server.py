@@ -79,8 +79,6 @@ every other one has sent at least c - slack, and so reads a model that holds all
 With ``slack=0`` all read the same model, which is a synchronous step with the sum of the gradients in the place of
 their mean; without a bound it is `ASGD`.
 
-Cost per round and worker: that of `ASGD`.
-
 Source: Ho et al. 2013.
 
 `BackupWorkers`: synchronous SGD with backup workers: a step uses the first gradients that arrive, the rest are dropped.
@@ -96,8 +94,6 @@ have different rows. With ``backups=0`` it is `MinibatchSGD` with batches of P t
 epoch, when fewer than N workers have rows left, a step takes all gradients that are still to come. The step counter
 counts gradients: the rate is that of `ASGD` after as many of them. With b rows in each gradient, an epoch of n rows
 gets ``N^p (b P)^(1 - p)`` times less far than one of steps by row, at rates c / t^p; ``rates="pooled"`` compensates.
-
-Cost per round and worker: that of `ASGD`.
 
 Source: Chen, Pan, Monga, Bengio and Jozefowicz 2016 (algorithms 3 and 4; their rates fall by the epoch, and so by the
 rows that have been used).

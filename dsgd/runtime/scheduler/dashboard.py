@@ -1,18 +1,14 @@
-"""What the scheduler shows of gangs: the page /dsgd of the dashboard, and numbers on /metrics.
-
-The page ``/dsgd`` of the Dask dashboard: jobs, time of each rank, loss.
+"""The page ``/dsgd`` of the Dask dashboard: jobs, time of each rank, loss.
 
 It shows the jobs of the scheduler plugin, updated twice a second while the page is open; their losses since it was
 opened are kept by the page. This file is loaded only if the scheduler has a dashboard, and therefore bokeh; without a
 dashboard there is no page, and nothing else changes.
-
-Numbers of gangs on the page ``/metrics`` of Dask's scheduler; see `dsgd.runtime.metrics`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +18,6 @@ from bokeh.plotting import figure
 
 from dsgd.progress.events import count_text
 from dsgd.runtime.dask_internals import add_page, has_dashboard
-from dsgd.runtime.metrics import as_family, register
 from dsgd.runtime.scheduler.jobs import JobView
 from dsgd.runtime.scheduler.registry import Registry
 
@@ -260,52 +255,3 @@ def _decorate(plot: Any, items: list[LegendItem]) -> None:
     legend = Legend(items=items, orientation="horizontal", border_line_color=None, background_fill_alpha=0.0)
     legend.label_text_font_size, legend.spacing, legend.margin = "12px", 14, 0
     plot.add_layout(legend, "below")
-
-
-_JOB_STATES: Final = ("queued", "running", "stopping")
-
-
-class GangCollector:
-    """The numbers of a scheduler."""
-
-    def __init__(self) -> None:
-        self.source: Registry | None = None
-
-    def describe(self) -> list[Any]:
-        """Return nothing: what there is to collect is known to nobody else."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        """Yield the present numbers."""
-        if self.source is None:
-            return
-        registry = self.source
-        views = registry.overview()
-        states = Counter(view.state for view in views)
-        running = [view for view in views if view.state == "running"]
-        waits = [view.elapsed_s for view in views if view.state == "queued"]
-        counts = registry.counts
-        yield as_family("dsgd_jobs", {state: states[state] for state in _JOB_STATES})
-        yield as_family("dsgd_jobs_ended_total", {outcome: registry.n_ended[outcome] for outcome in ("done", "failed")})
-        yield as_family("dsgd_failures_total", dict(counts.failures))
-        yield as_family("dsgd_gangs_formed_again_total", counts.formed_again)
-        yield as_family("dsgd_stragglers_total", counts.stragglers)
-        yield as_family("dsgd_ranks", sum(view.n_ranks for view in running))
-        yield as_family("dsgd_leased_workers", len(registry.leases))
-        yield as_family("dsgd_user_workers", registry.workers_of_users())
-        yield as_family("dsgd_queue_seconds", max(waits, default=0.0))
-
-
-_collector: Final = GangCollector()
-
-
-def expose(registry: Registry) -> None:
-    """Show the numbers of a scheduler; several in one process, as in tests, show those of the latest."""
-    _collector.source = registry
-    register(_collector)
-
-
-def withdraw(registry: Registry) -> None:
-    """Show the numbers of a scheduler no more: it closes."""
-    if _collector.source is registry:
-        _collector.source = None

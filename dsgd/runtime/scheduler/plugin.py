@@ -46,8 +46,8 @@ from dsgd.runtime.messages import (
     MEMBER_EVENT,
     WORKER_ANSWER,
 )
-from dsgd.runtime.scheduler.dashboard import expose, withdraw
 from dsgd.runtime.scheduler.jobs import Admission, Pings, Vigil, drives, fit_of, list_rows
+from dsgd.runtime.scheduler.metrics import expose, withdraw
 from dsgd.runtime.scheduler.registry import Registry
 
 if TYPE_CHECKING:

@@ -8,8 +8,6 @@ take eighty.
 Method: what they would find out is done directly. Models, losses, objectives, records and the ledger are those of the
 usual way, to the bit; where a number looks as if training were over, the usual way ends the epoch.
 
-The rank loop: epochs and rounds of local steps, synchronisation and the ledger.
-
 Threads, Dask workers and any other gang run this same program. A run is set up once (`dsgd.runtime.train.run`). An
 epoch is cut into the same number of rounds on every rank; in each round a rank works on its slice of rows and then, if
 the strategy says so, synchronises (`dsgd.runtime.train.rounds`). If the strategy finds its period during training, the

@@ -1,7 +1,5 @@
 """The state of training on a rank between two rounds: in a snapshot, in a checkpoint, or sent to another gang.
 
-The state of training on a rank between two rounds: in a snapshot, in a checkpoint, or sent to another gang.
-
 A state is a set of plain arrays. The common state of all ranks is stored once; the own state of each (step counters,
 the average of its iterates, the L1 penalty its weights have received, the memory of its strategy) is one row per rank.
 A snapshot in the memory of a rank holds the counters of all ranks but otherwise only its own row; a checkpoint holds

@@ -1,7 +1,5 @@
 """Visiting the rows of a rank: the optimiser's kernel, and everything that accompanies each visit.
 
-Visiting the rows of a rank: the optimiser's kernel, and everything that accompanies each visit.
-
 That is the abort flag, which is read between two calls of a kernel; rows of a file, which are let go again; the clock
 of a simulated rank; a model that threads share; and the local term of a strategy.
 

@@ -14,8 +14,6 @@ not transfer them again.
 Cost: one hop to the event loop of the worker for a block that is here; one look-up at the scheduler and one transfer
 for one that is not.
 
-The member of a gang: the Dask task that runs the ranks of one worker.
-
 A member is one Dask task per worker process. It packs the worker's rows once and runs one or several ranks over them:
 the first in its own thread, the others in threads that it starts and joins. It leaves Dask's thread pool at once
 (`secede`): interleaved gangs cannot block each other, and adaptive scaling leaves the worker alone. It never raises

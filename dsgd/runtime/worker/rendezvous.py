@@ -1,7 +1,5 @@
 """The rendezvous: how the members of a gang find each other and connect.
 
-The rendezvous: how the members of a gang find each other and connect.
-
 A member opens its data socket once, on the host part of its worker's own address (the address by which the cluster
 already reaches it) and on a port the system picks, tells the scheduler, and gets the addresses of all members when the
 last one has registered: one question and one answer, unless that takes long. So no port needs to be agreed on, and none
