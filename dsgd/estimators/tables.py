@@ -19,6 +19,7 @@ from sklearn.base import clone
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import Block
+from dsgd.inputs.frames import refuse_queries
 from dsgd.inputs.lazy import with_targets
 from dsgd.inputs.named import check_names, kind_of_labels, take_named
 from dsgd.inputs.prediction import as_numpy
@@ -85,6 +86,8 @@ def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tu
     elif is_distributed(X):
         encoder, found = _encoded_there(estimator, take_named(X, y, weights), encoder or fresh, fits=encoder is None)
     else:
+        refuse_queries(y, "y")
+        refuse_queries(weights, "sample_weight")
         X, y, weights = take_named(X, y, weights)
         with stage("encode"):
             encoder = fresh.fit(X) if encoder is None else encoder
