@@ -3,8 +3,9 @@
 Every method gets a ladder of its own tolerances, from loose to tight. For each target (1e-3, 1e-5) the row holds the
 fit of the loosest tolerance whose weights have an objective within that share of the optimum, computed in float64 over
 all rows by one function for all methods, the penalised intercept included; the optimum is the largest lower bound of
-ours. Times are whole fits, with data in a form that the method reads without a conversion, if it has one. Both solvers
-of scikit-learn are run, and the faster counts. Fits repeat, the methods by turns, and the median is kept.
+ours. With the loss ``l1`` it is the squared one with an L1 penalty. Times are whole fits, with data in a form that the
+method reads without a conversion, if it has one. Both solvers of scikit-learn are run, and the faster counts. Fits
+repeat, the methods by turns, and the median is kept.
 
 Which tolerance a method needs does not depend on the clock. So it may be found beforehand, on a busy machine, with
 ``--scout FILE``; ``--timed FILE`` then times these fits alone.
@@ -40,6 +41,7 @@ QUICK = "a tenth of the rows, one repeat"
 REPEATS = (3, 1)
 CASES = ("webspam", "epsilon", "sparse")
 
+LOSSES = ("hinge", "squared_hinge", "l1")
 TARGETS = (1e-3, 1e-5)
 LADDERS = {
     "dsgd": (1e-2, 3e-3, 1e-3, 1e-4, 1e-5),
@@ -53,18 +55,24 @@ def objective(X, y, loss: str, C: float, coef, intercept: float) -> float:
     margins = y * (np.asarray(X @ np.asarray(coef, np.float64)).ravel() + intercept)
     slack = np.maximum(0.0, 1.0 - margins)
     losses = slack if loss == "hinge" else slack * slack
-    return 0.5 * (float(coef @ coef) + intercept**2) + C * float(losses.sum())
+    penalty = np.abs(coef).sum() + abs(intercept) if loss == "l1" else 0.5 * (float(coef @ coef) + intercept**2)
+    return float(penalty) + C * float(losses.sum())
+
+
+def settings(loss: str) -> dict[str, str]:
+    """Return the parameters of a `LinearSVC` that say what it minimises."""
+    return {"penalty": "l1", "loss": "squared_hinge"} if loss == "l1" else {"loss": loss}
 
 
 def ours(X, y, loss, C, tol, n_jobs):
     """Return coef and intercept of a fit of dsgd's."""
-    model = LinearSVC(loss=loss, C=C, tol=tol, n_jobs=n_jobs, random_state=0).fit(X, y)
+    model = LinearSVC(**settings(loss), C=C, tol=tol, n_jobs=n_jobs, random_state=0).fit(X, y)
     return model.coef_.ravel(), float(model.intercept_[0])
 
 
 def plain(X, y, loss, C, tol, dual):
     """Return coef and intercept of a fit of scikit-learn's."""
-    model = PlainLinearSVC(loss=loss, C=C, tol=tol, dual=dual, max_iter=300, random_state=0).fit(X, y)
+    model = PlainLinearSVC(**settings(loss), C=C, tol=tol, dual=dual, max_iter=300, random_state=0).fit(X, y)
     return model.coef_.ravel(), float(model.intercept_[0])
 
 
@@ -84,9 +92,9 @@ def methods(X, y, loss: str, C: float) -> Iterator[tuple[str, str, Callable[[flo
     single = X.astype(np.float32)
     yield "dsgd", "dsgd, 1 thread", lambda tol: ours(single, y, loss, C, tol, 1)
     yield "dsgd", "dsgd, 2 threads", lambda tol: ours(single, y, loss, C, tol, 2)
-    for dual in (True, False) if loss == "squared_hinge" else (True,):
+    for dual in {"hinge": (True,), "squared_hinge": (True, False), "l1": (False,)}[loss]:
         yield "scikit-learn", f"scikit-learn, dual={dual}", lambda tol, dual=dual: plain(double, y, loss, C, tol, dual)
-    if importlib.util.find_spec("snapml"):
+    if importlib.util.find_spec("snapml") and loss != "l1":
         narrow = single
         if sp.issparse(narrow):
             narrow = sp.csr_matrix((single.data, single.indices, single.indptr), shape=single.shape)
@@ -109,7 +117,7 @@ def data_sets(quick: bool, only: Sequence[str]) -> Iterator[tuple[str, Any, Any,
 
 def scout(name, X, y, loss: str, C: float, budget_s: float) -> dict[str, Any]:
     """Return the optimum, and for every method and target the loosest tolerance that gets there and the gap it has."""
-    best = LinearSVC(loss=loss, C=C, tol=2e-7, n_jobs=2, random_state=0, max_iter=3000).fit(X, y)
+    best = LinearSVC(**settings(loss), C=C, tol=2e-7, n_jobs=2, random_state=0, max_iter=3000).fit(X, y)
     optimum = float(best.dual_objective_[0])
     print(f"\n{name}, {loss}, C={C:g}; optimum {optimum:.8g} (certified to {best.gap_:.1e}, {best.solver_[0]})")
     found: dict[str, Any] = {}
@@ -160,7 +168,7 @@ def clock(name, X, y, loss: str, C: float, repeats: int, plan: dict[str, Any], r
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--loss", choices=["hinge", "squared_hinge"], help="one loss alone")
+    parser.add_argument("--loss", choices=LOSSES, help="one loss alone")
     parser.add_argument("--budget", type=float, default=120.0, help="seconds after which a method's ladder ends")
     parser.add_argument("--scout", help="file of the tolerances that are needed: find them and add them")
     parser.add_argument("--timed", help="such a file: time these fits alone")
@@ -171,7 +179,7 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
     path = Path(options.scout or options.timed or os.devnull)
     plans = json.loads(path.read_text() or "{}") if path.exists() else {}
     for name, X, y, C in data_sets(options.quick, options.only):
-        for loss in ("hinge", "squared_hinge") if options.loss is None else (options.loss,):
+        for loss in LOSSES if options.loss is None else (options.loss,):
             if options.timed is None:
                 plans[f"{name} {loss}"] = scout(name, X, y, loss, C, options.budget)
             if options.scout is None:
