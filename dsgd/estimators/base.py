@@ -23,7 +23,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
-from dsgd.estimators.job import OUT_OF_CORE_ADVICE, job_of, with_validation
+from dsgd.estimators.job import job_of, with_validation
+from dsgd.estimators.packing import OUT_OF_CORE_ADVICE
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.start import BESIDE, OF_RANKS, Start, check_all, check_resumable, map_bytes, rows_here, take_in
 from dsgd.estimators.tables import encoded

@@ -54,8 +54,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import scipy  # loads its `special` when that is first used: ranks of a LinearSVC never do
 from scipy.linalg.lapack import dpotrf, dpotrs
-from scipy.special import log_softmax, xlogy
 
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
@@ -204,7 +204,7 @@ class Multinomial:
 
     def primal(self, scores: FloatMatrix, weights: FloatMatrix) -> float:
         """Return P, given scores with intercepts, shape (n_rows, n_classes), and W, shape (n_classes, n_features)."""
-        losses = -(log_softmax(scores, axis=1) * self.hot).sum(axis=1)
+        losses = -(scipy.special.log_softmax(scores, axis=1) * self.hot).sum(axis=1)
         penalty = 0.5 * self.l2 * float((weights * weights).sum()) if self.team.leads else 0.0
         return self.team.totals(float(self.costs @ losses) + penalty)[0]
 
@@ -244,7 +244,7 @@ class Multinomial:
     def dual(self, probabilities: FloatMatrix) -> float:
         """Return D at balanced probabilities."""
         products = self.add_up(self.products(self.costs[:, None] * (self.hot - probabilities)))
-        entropies = -xlogy(probabilities, probabilities).sum(axis=1)
+        entropies = -scipy.special.xlogy(probabilities, probabilities).sum(axis=1)
         squares = 0.5 * float((products * products).sum()) / self.l2 if self.team.leads else 0.0
         return self.team.totals(float(self.costs @ entropies) - squares)[0]
 
@@ -256,7 +256,7 @@ def solve_multinomial(
     best: Solution | None = None
     scores, first, n_iter = problem.scores(weights) + intercepts, 0.0, 0
     while True:
-        probabilities = np.exp(log_softmax(scores, axis=1))
+        probabilities = np.exp(scipy.special.log_softmax(scores, axis=1))
         primal = problem.primal(scores, weights)
         dual = problem.dual(problem.balanced(probabilities))
         problem.team.report(primal, dual)

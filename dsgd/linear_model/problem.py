@@ -49,7 +49,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.special import expit, log_softmax, xlogy
+import scipy  # loads its `special` when that is first used: ranks of a LinearSVC never do
 
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
@@ -194,7 +194,7 @@ class LogisticLoss(AbstractLoss):
 
     def mean(self, scores: FloatVector) -> FloatVector:
         """Return the probabilities of one."""
-        means: FloatVector = expit(scores)
+        means: FloatVector = scipy.special.expit(scores)
         return means
 
     def curvature(self, means: FloatVector) -> FloatVector:
@@ -207,7 +207,7 @@ class LogisticLoss(AbstractLoss):
         share = np.clip(np.abs(duals) / np.where(self.costs > 0.0, self.costs, 1.0), 0.0, 1.0)
         rest = 1.0 - share
         logs = np.log1p(-share, out=np.zeros_like(rest), where=rest > 0.0)
-        return -float(self.costs @ (xlogy(share, share) + rest * logs))
+        return -float(self.costs @ (scipy.special.xlogy(share, share) + rest * logs))
 
     def base(self, team: Team = _ALONE) -> float:
         """Return the log odds."""
@@ -271,7 +271,7 @@ class PoissonLoss(AbstractLoss):
     def dual_value(self, duals: FloatVector) -> float:
         """Return the sum of the dual terms."""
         rates = np.maximum(self.targets - duals / np.where(self.costs > 0.0, self.costs, 1.0), 0.0)
-        return -float(self.costs @ (xlogy(rates, rates) - rates))
+        return -float(self.costs @ (scipy.special.xlogy(rates, rates) - rates))
 
     def balanced(self, duals: FloatVector, team: Team = _ALONE) -> FloatVector:
         """Return the dual variables of rates that are scaled to the sum of y."""
@@ -466,7 +466,7 @@ class LogisticObjective(AbstractObjective):
             if self.has_intercept:
                 logs = np.log(team.add_up(costs @ hot))
                 intercepts = logs - logs.mean()
-            null = _finite(team.totals(-float(costs @ (hot @ log_softmax(intercepts))))[0])
+            null = _finite(team.totals(-float(costs @ (hot @ scipy.special.log_softmax(intercepts))))[0])
             return PosedClasses(self.has_intercept, self.n_classes, present, hot, costs, 1.0, intercepts, least * null)
         loss = LogisticLoss(targets, costs)
         base = loss.base(team) if self.has_intercept else 0.0

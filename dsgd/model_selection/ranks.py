@@ -33,7 +33,7 @@ from scipy.sparse import csr_matrix
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.job import Packer
+from dsgd.estimators.packing import Packer
 from dsgd.inputs.blocks import widen
 from dsgd.inputs.shared import visit
 from dsgd.ledger import COMPUTE, ENCODE

@@ -23,7 +23,7 @@ from sklearn.base import clone
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.job import Packer
+from dsgd.estimators.packing import Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.start import optimizer_of
 from dsgd.inputs import BlockSummary
@@ -87,7 +87,7 @@ class Model:
 def weigh(models: Sequence[Model], n_visits: FloatVector, totals: FloatVector) -> None:
     """Scale the losses of models so that the weights of the visits of their split add up to their number.
 
-    A fit scales the weights (`dsgd.estimators.job.weight_scale_of`); splits share them, and have class weights.
+    A fit scales the weights (`dsgd.estimators.packing.weight_scale_of`); splits share them, and have class weights.
 
     - `n_visits`, `totals`, shape (n_splits,): visits that each split trains on, and the sum of their weights, over
       all ranks.

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
-from dsgd.estimators.job import Packer
+from dsgd.estimators.packing import Packer
 from dsgd.inputs import make_block
 from dsgd.inputs.blocks import pack_for_threads, partition_rows, summarise
 from dsgd.inputs.rows import LocalRows

@@ -199,7 +199,8 @@ def test_tuning_and_comparing_encode_what_fit_would(folder: Path, form: str) -> 
     X, y = (frame.drop(columns="label"), frame.label) if form == "table" else (frame, "label")
     X = folder / "mixed.parquet" if form == "parquet" else X
     base = SGDClassifier(encoder="auto", random_state=0)
-    best = tune(base, X, y, budget=1.0).estimator
+    clone(base).fit(X, y)  # compiles, which no budget is meant for
+    best = tune(base, X, y, budget=3.0).estimator
     assert best.encoder == "auto"
     assert best.fit(X, y).score(X, y) > 0.9
     found = dsgd.compare(["local:every=32"], X, y, estimator=base, seeds=1, epochs=1, ranks=2, test=(X, y))

@@ -160,7 +160,10 @@ from dsgd.kernels import LOSSES, SCHEDULES, rows, sgd, vector
 from dsgd.kernels import sgd
 from dsgd.kernels import rules
 from dsgd.kernels import order
-from dsgd.local import SGD, Objective, concat_blocks, is_finite, n_params
+from dsgd.local import SGD, Objective
+from dsgd.local.ingest import concat_blocks
+from dsgd.local.objective import n_params
+from dsgd.local.sgd import is_finite
 from dsgd.local.objective import evaluate as evaluate_model
 X, y = np.ones((4, 3), np.float32), np.array([1.0, 0.0, 1.0, 0.0])
 y.flags.writeable = False

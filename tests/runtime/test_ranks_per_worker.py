@@ -79,7 +79,7 @@ def test_one_worker_shuffles_as_this_process_does(data: Any) -> None:
 
 def test_the_ranks_of_a_worker_read_one_copy_of_its_rows(data: Any) -> None:
     """What ranks of one worker train on are neighbouring pieces of the same memory."""
-    from dsgd.estimators.job import Packer
+    from dsgd.estimators.packing import Packer
     from dsgd.runtime.train.job import TrainData
 
     def where(rank: Rank, rows: TrainData) -> Any:
