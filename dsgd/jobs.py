@@ -19,6 +19,7 @@ import pickle
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -171,7 +172,7 @@ def cancel(job_id: str, client: Any = None) -> bool:
     reason = f"it was cancelled by {owner_here()}"
     stopped = bool(call_scheduler(client, "dsgd_cancel", _patience_s(), job_id=job_id, reason=reason))
     if stopped:
-        _release(job_id, client)
+        _release(client, f"{FIT_PREFIX}{job_id}", _rows_of(job_id))
     return stopped
 
 
@@ -254,7 +255,11 @@ class DetachedFit:
                 f"the scheduler of {self._client!r} does not have a detached fit {self.id!r}: it was cancelled or "
                 "forgotten, or another scheduler has it."
             ) from None
-        return _unpacked(task.result(timeout), self._client)
+        try:
+            value = task.result(timeout)
+        finally:
+            task.release()  # the traceback of an error would hold it
+        return _unpacked(value, self._client)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error that `result` would raise, or None; waits like `result`.
@@ -283,7 +288,7 @@ class DetachedFit:
     def forget(self) -> None:
         """Release the result on the cluster; a fit that has not ended is cancelled."""
         self.cancel()
-        _release(self.id, self._client)
+        _release(self._client, f"{FIT_PREFIX}{self.id}", _rows_of(self.id))
 
 
 def submit(estimator: Any, X: Any, y: Any = None, *, client: Any = None, **fit_params: Any) -> DetachedFit:
@@ -380,9 +385,10 @@ def attach(fit_id: str, *, client: Any = None) -> DetachedFit:
     return DetachedFit(found.id, client)
 
 
-def _release(fit_id: str, client: Client) -> None:
-    for name in (f"{FIT_PREFIX}{fit_id}", _rows_of(fit_id)):
-        client.unpublish_dataset(name)
+def _release(client: Client, *names: str) -> None:
+    for name in set(names) & set(client.list_datasets()):
+        with suppress(KeyError):  # of older versions of Dask, where nothing of the dataset is held any more
+            client.unpublish_dataset(name)
 
 
 def _rows_of(fit_id: str) -> str:
@@ -410,7 +416,7 @@ def _run(fit_id: str, data: bytes, n_futures: int) -> bytes:
             raise GangError(f"{type(error).__name__}: {error}") from error
         finally:
             if n_futures:
-                client.unpublish_dataset(_rows_of(fit_id))
+                _release(client, _rows_of(fit_id))
     return _packed(estimator if fitted is None else fitted)[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -38,7 +37,6 @@ client = client_fixture(2, hurt=True)
 @pytest.fixture(autouse=True)
 def _forgets(client: Client) -> Iterator[None]:
     yield
-    gc.collect()  # tracebacks hold futures
     for job in list_jobs(client):
         if job.detached:
             dsgd.attach(job.id, client=client).forget()
@@ -199,8 +197,6 @@ def test_errors_arrive_as_they_were_raised(client: Client, rows: tuple[np.ndarra
     assert "Input y contains NaN." in str(bad.info().failure)
     for fit in (bad, raising):
         fit.forget()
-    del caught
-    gc.collect()  # tracebacks hold futures
     wait_until(lambda: [key for key in _tasks(client) if "dsgd" in str(key)])
 
 
