@@ -10,7 +10,6 @@ import numpy as np
 from scipy.special import expit, log_expit, log_softmax
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
@@ -90,7 +89,6 @@ class LogisticRegression(AbstractClusterClassifier, AbstractLinearModel):
     warm_start: bool = False
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
 
     _has_classes: ClassVar[bool] = True
 
