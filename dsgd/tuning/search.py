@@ -348,8 +348,8 @@ class _Search:
             random_state=self._seed,
             verbose=0,
             warm_start=False,
-            checkpoint=None,
-            resume_from=None,
+            client__checkpoint=None,
+            client__resume_from=None,
         )
         begin = time.perf_counter()
         model.set_callbacks(_Deadline(begin + max(seconds, overhead_s)))
