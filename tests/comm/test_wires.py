@@ -57,7 +57,7 @@ def test_a_wire_of_another_package_may_carry_the_arrays(client: Client, tmp_path
     for transport, problem in (("no_such:connect", "No module named 'no_such'"), ("own_wire:nothing", "'nothing'")):
         with pytest.raises(ClusterError, match=f"transport='{transport}' cannot be imported on a worker: .*{problem}"):
             sums(client, transport=transport)
-    with pytest.raises(InvalidParameterError, match=r"run_on_cluster\(transport=\.\.\.\) must be one of 'auto'"):
+    with pytest.raises(InvalidParameterError, match=r"Gang\(transport=\.\.\.\) must be one of 'auto'"):
         sums(client, transport="gloo")
     assert_clean(client)
 
@@ -165,7 +165,7 @@ def test_ports_may_come_from_the_configuration_of_dask(client: Client) -> None:
 def test_ports_that_are_none_are_refused(ports: Any) -> None:
     """Anything but a port or a rising range of ports is an error of the caller."""
     with pytest.raises(InvalidParameterError, match=r"run_on_cluster\(ports=\.\.\.\)"):
-        WireOptions.of_call("run_on_cluster", "auto", ports)
+        WireOptions.of_call("auto", ports)
 
 
 def test_the_listener_is_bound_to_the_network_and_the_port_asked_for() -> None:
@@ -183,7 +183,7 @@ def test_the_listener_is_bound_to_the_network_and_the_port_asked_for() -> None:
     with open_listener(worker, WireOptions()) as listener:
         assert split_address(listener.address)[0] == "127.0.0.1"
     with pytest.raises(InvalidParameterError, match="interface"):
-        WireOptions.of_call("run_on_cluster", "auto", interface=7)  # type: ignore[arg-type]
+        WireOptions.of_call("auto", interface=7)  # type: ignore[arg-type]
     with pytest.raises(ClusterError, match="ucx://"):
         open_listener(SimpleNamespace(address="ucx://127.0.0.1:1"), WireOptions())  # type: ignore[arg-type]
 

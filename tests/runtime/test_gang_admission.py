@@ -19,7 +19,7 @@ from distributed import Client, LocalCluster
 import gang_programs as programs
 from dsgd import __version__
 from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
-from dsgd.runtime import run_on_cluster
+from dsgd.runtime import Timeouts, run_on_cluster
 from dsgd.runtime.gang.cluster import prepare_scheduler
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
@@ -251,7 +251,7 @@ def test_a_worker_that_cannot_start_its_rank_is_done_without(
     busy = client.submit(programs.await_file, str(release), workers=[worker], pure=False)
     wait_until(lambda: not client.processing()[worker])
     with pytest.warns(RuntimeWarning, match=f"on worker {worker} .* did not start; training goes on with 1 ranks"):
-        result = on_ranks(client, programs.add_up, timeout_s=1.5, on_failure="restart")
+        result = on_ranks(client, programs.add_up, timeouts=Timeouts(peer=1.5), on_failure="restart")
     assert result.value[0] == 1
     assert not busy.done()
     release.touch()

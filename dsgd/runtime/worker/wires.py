@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import dask.config
 from distributed.comm import get_address_host, parse_address
 
-from dsgd.comm.base import AbstractTransport, TransportName, check_transport
+from dsgd.comm.base import AbstractTransport, TransportName
 from dsgd.comm.sockets.listener import Listener, parse_ports
 from dsgd.comm.wires.rpc import CHUNK_BYTES, Post, Switchboard
 from dsgd.errors import ClusterError, DsgdError, InvalidParameterError
@@ -51,21 +51,21 @@ class WireOptions:
     @classmethod
     def of_call(
         cls,
-        caller: str,
         transport: TransportName,
         ports: str | int | None = None,
         interface: str | None = None,
     ) -> Self:
         """Check what a user gave, and complete it by the configuration of the client."""
-        check_transport(f"{caller}(transport=...)", transport)
         if ports is None:
             ports = dask.config.get(_PORTS, None)
             parse_ports(ports, f"the setting {_PORTS} of dask")
         else:
-            parse_ports(ports, f"{caller}(ports=...)")
+            parse_ports(ports, "run_on_cluster(ports=...)")
         interface = dask.config.get(_INTERFACE, None) if interface is None else interface
         if interface is not None and not (isinstance(interface, str) and interface):
-            raise InvalidParameterError(f"{caller}(interface=...) must be the name of a network. Got {interface!r}.")
+            raise InvalidParameterError(
+                f"run_on_cluster(interface=...) must be the name of a network. Got {interface!r}."
+            )
         return cls(transport, ports, interface)
 
     @property
