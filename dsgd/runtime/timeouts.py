@@ -2,8 +2,9 @@
 
 How long jobs on a cluster wait, and for what.
 
-Every one of these can be given in a `dsgd.Gang` (``timeouts=``), on the command line (``--timeout queue=1h``) or in Dask's configuration, there under ``dsgd.runtime.timeouts``. What is given
-nearer to the job comes first; what is given nowhere is as follows.
+Every one of these can be given in a `dsgd.Gang` (``timeouts=``), on the command line (``--timeout queue=1h``) or in
+Dask's configuration, there under ``dsgd.runtime.timeouts``. What is given nearer to the job comes first; what is given
+nowhere is as follows.
 
 The values of ``on_failure``: what happens to a job when a machine fails.
 """
