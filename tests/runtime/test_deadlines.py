@@ -174,10 +174,10 @@ client = client_fixture(2)
 
 
 def test_what_is_nearer_comes_first() -> None:
-    """A limit is what the call says, else the record, else Dask's configuration, else the default."""
+    """A limit is what the record says, else Dask's configuration, else the default."""
     assert Timeouts().settled() == Timeouts(**DEFAULT_TIMEOUTS)
     with dask.config.set({"dsgd.runtime.timeouts": {"queue": "2 minutes", "peer": 7, "lease": 9.5}}):
-        settled = Timeouts(peer=3.0).settled(hung=1.0, queue=None)
+        settled = Timeouts(peer=3.0, hung=1.0).settled()
     assert settled == Timeouts(peer=3.0, queue=120.0, hung=1.0, lease=9.5, scheduler=DEFAULT_TIMEOUTS["scheduler"])
     assert Timeouts().settled() == Timeouts(**DEFAULT_TIMEOUTS)
 

@@ -150,8 +150,6 @@ def run_on_cluster(
     n_ranks: int | None = None,
     ranks_per_worker: int | None = None,
     algorithm: Algorithm = "auto",
-    ports: str | int | None = None,
-    interface: str | None = None,
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
@@ -198,12 +196,6 @@ def run_on_cluster(
         ``rank.n_threads`` how many they have.
     algorithm : str, default "auto"
         How `Group.allreduce` works.
-    ports : str or int, optional
-        Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default the
-        setting ``dsgd.comm.ports`` of dask, else any.
-    interface : str, optional
-        Network interface that ranks listen on, ``"ib0"``. By default the setting ``dsgd.comm.interface`` of dask, else
-        that of the worker's own address.
     on_event : callable, optional
         Called in this thread with the events that rank 0 publishes. Its errors stop the job, except
         `dsgd.progress.StopTraining`, which asks the program to end early (``rank.enough``).
@@ -252,7 +244,7 @@ def run_on_cluster(
     gang = as_gang(client)
     client = require_cluster(gang.client)
     rows = JobBlocks(blocks, block_rows, block_nbytes, None if demand is None else demand.packed, reload)
-    wires = WireOptions.of_call(gang.transport, ports, interface)
+    wires = WireOptions.configured(gang.transport)
     wires.check_cluster(scheduler_address(client))
     payload, of_first = cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given)
     with stage("connect"):
