@@ -1,7 +1,8 @@
 """The numbers of gangs for Prometheus: what they are called, and how they come to the pages of Dask.
 
 Dask's schedulers and workers have a page ``/metrics`` that shows what is registered with ``prometheus_client``. So
-collectors of ours are registered beside those of Dask, once for a process. Nothing happens where the package is not installed: then Dask has no such page either.
+collectors of ours are registered beside those of Dask, once for a process. Nothing happens where the package is not
+installed: then Dask has no such page either.
 """
 
 from __future__ import annotations
