@@ -336,8 +336,8 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         of_gang = {name: params.pop(name) for name in list(params) if name.startswith("client__")}
         super().set_params(**params)
         if of_gang:
-            changes = {name.removeprefix("client__"): value for name, value in of_gang.items()}
-            self.client = self._deployment.changed(changes)
+            gang = self._deployment.changed({name.removeprefix("client__"): of_gang[name] for name in of_gang})
+            self.client = gang if gang.given() else gang.client
         if {"client", "client__client"} & {*params, *of_gang}:
             self.__dict__.pop("_lost_client", None)
         return self
