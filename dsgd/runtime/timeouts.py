@@ -134,7 +134,18 @@ def check_timeouts(where: str, value: object) -> None:
 
 
 @dataclass(frozen=True)
-class Restart:
+class _Policy:
+    """What is done about failures, and how often."""
+
+    at_most: int = 3
+    remove_hung: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of failures."""
+        check_number(f"{type(self).__name__}(at_most=...)", self.at_most, low=0, integer=True)
+
+
+class Restart(_Policy):
     """Start a new gang over all rows; ``"restart"`` for short.
 
     Lost rows are computed again by Dask, or sent again by the client. The new gang has as many ranks as the cluster
@@ -155,39 +166,20 @@ class Restart:
         The number is negative.
     """
 
-    at_most: int = 3
-    remove_hung: bool = False
 
-    def __post_init__(self) -> None:
-        """Refuse what is no number of failures."""
-        check_number("Restart(at_most=...)", self.at_most, low=0, integer=True)
-
-
-@dataclass(frozen=True)
-class Shrink:
+class Shrink(_Policy):
     """Continue with the remaining ranks and the rows they hold; ``"shrink"`` for short.
 
     Parameters
     ----------
-    at_most : int, default 3
-        How many failures the job survives; the next one is raised.
-    remove_hung : bool, default False
-        Whether a worker that hangs is removed from the cluster, with all that it runs and holds for anybody, so that a
-        nanny may start it anew. By default it is left alone: the job goes on without it, and Dask gives it no new
-        tasks until it is heard of again.
+    at_most, remove_hung
+        As of `Restart`.
 
     Raises
     ------
     InvalidParameterError
         The number is negative.
     """
-
-    at_most: int = 3
-    remove_hung: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what is no number of failures."""
-        check_number("Shrink(at_most=...)", self.at_most, low=0, integer=True)
 
 
 #: How a job reacts to the failure of a machine; see `dsgd.runtime.run_on_cluster`.
