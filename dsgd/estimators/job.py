@@ -1,9 +1,5 @@
 """The job of a fit: packed rows, validation rows, and what ranks run.
 
-Validation of linear models: the rows that are scored after every epoch, and the model as it is then.
-
-The job of a fit: what packs the rows of a rank, and what trains on them.
-
 Problem: parameters of an estimator, summaries of its rows and the model it begins with must agree before a rank starts.
 
 Method: everything is resolved here, once, on the side of the user: the classes, the numbers' precision, the layout of

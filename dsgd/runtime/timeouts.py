@@ -1,12 +1,8 @@
 """What users say of a job on a cluster: how long it waits, and for what, and what happens when a machine fails.
 
-How long jobs on a cluster wait, and for what.
-
 Every one of these can be given in a `dsgd.Gang` (``timeouts=``), on the command line (``--timeout queue=1h``) or in
 Dask's configuration, there under ``dsgd.runtime.timeouts``. What is given nearer to the job comes first; what is given
 nowhere is as follows.
-
-The values of ``on_failure``: what happens to a job when a machine fails.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ it, at the head of the list and writes nothing.
 
 Cost: one gathered state per checkpoint, written by rank 0 while the others wait in their next round.
 
-Writing the checkpoints of a fit, though a disk may be full for a moment.
-
 Problem: a checkpoint is there so that no work is lost, and one that cannot be written must not lose it.
 
 Method: a write that fails is logged, and the next one is due soon after; only several in a row end the fit. The last

@@ -1,7 +1,5 @@
 """Files of arrays and JSON, never of code, and descriptions of what a fit is given.
 
-Files of arrays and JSON, never of code: checkpoints and models.
-
 Problem: a file that is half written, damaged, of another kind or of a later version must be told from a good one, and
 reading it must run nothing that it says.
 

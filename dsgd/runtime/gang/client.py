@@ -6,8 +6,6 @@ Problem: a future of `concurrent.futures` has a lock that both threads take in P
 is taken and nobody has noted that yet leaves it locked: the loop waits for it for ever, and the lease of a job with it.
 
 Method: the outcome comes through a queue that is written in C, where no interrupt can intervene.
-
-The Dask client on which a job runs.
 """
 
 from __future__ import annotations

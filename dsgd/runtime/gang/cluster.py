@@ -1,11 +1,5 @@
 """A cluster as jobs use it: the workers that can run ranks, their versions, and calls that all have a deadline.
 
-Checks before a job begins: whether the scheduler has the same versions, and runs code of its clients.
-
-Workers are asked by the scheduler (`dsgd.runtime.scheduler.jobs`).
-
-A cluster as jobs use it: the workers that can run ranks, and calls that all have a deadline.
-
 Problem: most calls of a Dask client wait without end where a worker is stopped, or cut off, but still connected. And a
 cluster may have workers for other purposes, without dsgd.
 

@@ -1,7 +1,4 @@
-"""Running a rank program on a Dask cluster: plan, admit, train, collect.
-
-The row blocks of a job: their sizes and places, and recovery of lost ones.
-"""
+"""Running a rank program on a Dask cluster: plan, admit, train, collect."""
 
 from __future__ import annotations
 

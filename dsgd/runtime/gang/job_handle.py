@@ -10,8 +10,6 @@ live and checks whether the thread of the job still attends to it. That thread h
 block; a lock is released in C, where no interrupt can intervene. Once the lock is free, the coroutine ends the job,
 unless the thread has already done so; it retries for as long as the lease lives. If the event loop itself stands still,
 nothing is renewed, and the scheduler ends the job (`Registry.expire`).
-
-A job as the client sees it: requesting workers, watching, and releasing everything at the end.
 """
 
 from __future__ import annotations

@@ -20,8 +20,6 @@ Method: the scheduler plugin installs that of workers itself, on the workers tha
 What it sends is pickled by value and needs nothing of dsgd. On the worker it compares versions, installs the plugin if
 they agree, and sends a message with its answer. Only workers that have said that they are ready are planned with. One
 that has no dsgd, or another version, keeps nothing of ours and is left out, with the reason.
-
-The scheduler's record of each gang, which `dsgd.runtime.scheduler.registry` maintains.
 """
 
 from __future__ import annotations

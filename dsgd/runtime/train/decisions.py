@@ -1,7 +1,5 @@
 """Decisions that all ranks reach alike: when training stops, and how long to wait for peers.
 
-scikit-learn's stopping rule, on numbers that are equal on every rank.
-
 An output has stopped once its objective, loss and penalty, has not improved by `tol` for `n_iter_no_change` epochs in a
 row. Training ends when every output has: outputs that have stopped train on until then, which does them good and costs
 no exchange of its own, so an epoch is the same work for all. scikit-learn, which trains one class after the other, ends

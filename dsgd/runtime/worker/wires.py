@@ -1,12 +1,8 @@
 """The wires of ranks on worker processes, and connections over the RPC of Dask's workers.
 
-The transport and the address that a job's options select.
-
 Ports and interface matter behind firewalls and on hosts with several networks, and belong to the cluster: they stand in
 Dask's configuration, on the client or on the workers, as ``dsgd.comm.ports`` and ``dsgd.comm.interface``. What the
 client's configuration says comes first, then the worker's.
-
-Connections between ranks over the RPC of Dask's workers, for `dsgd.comm.wires.rpc`.
 
 Every message carries the credentials of its job (id, epoch, token) and is turned away without it. Its bytes are a plain
 field of Dask's message, which is not pickled; on an encrypted cluster it travels encrypted.
