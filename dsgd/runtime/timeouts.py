@@ -123,12 +123,6 @@ def _seconds(where: str, value: Any) -> float:
     return seconds
 
 
-def check_timeouts(where: str, value: object) -> None:
-    """Raise `InvalidParameterError` unless a parameter is `Timeouts` or None."""
-    if value is not None and not isinstance(value, Timeouts):
-        raise InvalidParameterError(f"{where} must be dsgd.runtime.Timeouts(...) or None. Got {value!r}.")
-
-
 @dataclass(frozen=True)
 class _Policy:
     """What is done about failures, and how often."""

@@ -165,10 +165,6 @@ class JobHandle:
         """Return the credentials that a member shows in its messages."""
         return MemberCredentials(self.job_id, self.epoch, self._token, member)
 
-    def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
-        """Return the running workers, and size and holders of the blocks with these keys."""
-        return self.cluster.survey(keys)
-
     def admit(self, plan: Plan, *, patient: bool = True) -> bool:
         """Wait for the lease of all workers of the plan.
 

@@ -163,8 +163,9 @@ class Admission:
 
     async def _install(self, worker: str) -> None:
         answered = self._answers[worker] = asyncio.Event()
+        installer: bytes = cloudpickle.dumps(make_installer(local_versions(), WORKER_ANSWER))
         try:
-            await add_worker_plugin(self._scheduler, worker, _installer(), f"dsgd-jobs-{LOADED_VERSION}")
+            await add_worker_plugin(self._scheduler, worker, installer, f"dsgd-jobs-{LOADED_VERSION}")
             await answered.wait()
         except OSError:
             # It has just left, or is asked again.
@@ -175,11 +176,6 @@ class Admission:
             if self._answers.get(worker) is answered:
                 del self._answers[worker]
                 self._asked.pop(worker, None)
-
-
-def _installer() -> bytes:
-    data: bytes = cloudpickle.dumps(make_installer(local_versions(), WORKER_ANSWER))
-    return data
 
 
 _MAX_EVENTS: Final = 256

@@ -77,7 +77,12 @@ class StopRule:
         if min(self.n_bad) < n_enough:
             return False
         optimizer = job.optimizer
-        if isinstance(optimizer, SGD) and _may_slow_down(optimizer, state):
+        # Below the least rate the adaptive schedule gives up.
+        if (
+            isinstance(optimizer, SGD)
+            and optimizer.schedule == "adaptive"
+            and optimizer.eta0 * state.eta_scale > _MIN_ETA
+        ):
             state.eta_scale /= 5.0
             self.n_bad = [0] * len(self.n_bad)
             return False
@@ -93,10 +98,6 @@ class StopRule:
         """Return the rule that `as_vector` described."""
         best, n_bad = vector[1:].reshape(2, -1).tolist()
         return cls(best, [int(n) for n in n_bad], bool(vector[0]))
-
-
-def _may_slow_down(optimizer: SGD, state: AbstractState) -> bool:
-    return optimizer.schedule == "adaptive" and optimizer.eta0 * state.eta_scale > _MIN_ETA
 
 
 #: Kinds of waits: for a round after another one, or for anything between two epochs.

@@ -82,24 +82,19 @@ def open_listener(worker: Worker, options: WireOptions) -> Listener:
     """Return the open data socket of a rank on `worker`."""
     ports: Any = dask.config.get(_PORTS, None) if options.ports is None else options.ports
     interface = dask.config.get(_INTERFACE, None) if options.interface is None else options.interface
-    host = data_host(worker.address)
+    scheme, _ = parse_address(worker.address)
+    if scheme not in ("tcp", "tls", "inproc"):
+        raise ClusterError(
+            f"worker {worker.address} uses {scheme}://; ranks need workers on tcp://, tls:// or inproc://."
+        )
+    # A rank listens for its peers on the host of its Dask worker.
+    host = "127.0.0.1" if scheme == "inproc" else get_address_host(worker.address)
     if interface is not None:
         try:
             host = interface_address(interface)
         except ValueError as error:
             raise ClusterError(f"worker {worker.address} cannot listen on network {interface!r}: {error}.") from error
     return Listener(host, parse_ports(ports, f"the setting {_PORTS} of worker {worker.address}"))
-
-
-def data_host(address: str) -> str:
-    """Return the host on which a rank listens for its peers: that of its Dask worker."""
-    scheme, _ = parse_address(address)
-    if scheme == "inproc":
-        return "127.0.0.1"
-    if scheme in ("tcp", "tls"):
-        host: str = get_address_host(address)
-        return host
-    raise ClusterError(f"worker {address} uses {scheme}://; ranks need workers on tcp://, tls:// or inproc://.")
 
 
 CONNECT: Final = "dsgd_connect"
