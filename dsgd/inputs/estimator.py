@@ -336,8 +336,8 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         of_gang = {name: params.pop(name) for name in list(params) if name.startswith("client__")}
         super().set_params(**params)
         if of_gang:
-            gang = self._deployment.changed({name.removeprefix("client__"): of_gang[name] for name in of_gang})
-            self.client = gang if gang.given() else gang.client
+            changes = {name.removeprefix("client__"): value for name, value in of_gang.items()}
+            self.client = self._deployment.changed(changes).plain()
         if {"client", "client__client"} & {*params, *of_gang}:
             self.__dict__.pop("_lost_client", None)
         return self
@@ -346,8 +346,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         state: dict[str, Any] = dict(super().__getstate__())
         gang = self._deployment
         if gang.client is not None and not is_simulated(gang.client):
-            state["client"] = None if self.client is gang.client else replace(gang, client=None)
-            state["_lost_client"] = True
+            state["client"], state["_lost_client"] = replace(gang, client=None).plain(), True
         if state.pop("ledger_", None) is not None:
             state["_ledger_is_elsewhere"] = True
         return state

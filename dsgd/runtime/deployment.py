@@ -147,10 +147,14 @@ class Gang:
             )
         return replace(self, **fields_)
 
+    def plain(self) -> Any:
+        """Return this, or the client alone if nothing else is given."""
+        return self if self.given() else self.client
+
     def placeless(self) -> Self | None:
         """Return this without what says where a fit runs, reads and writes; None if nothing else is given."""
-        rest = replace(self, **dict.fromkeys(PLACES))
-        return rest if rest.given() else None
+        found: Self | None = replace(self, **dict.fromkeys(PLACES)).plain()
+        return found
 
     def check(self, name: str, takes: Collection[str]) -> None:
         """Raise `InvalidParameterError` for fields that an estimator, of this name, does not take.

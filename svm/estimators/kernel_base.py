@@ -398,7 +398,9 @@ class AbstractKernelSVM(AbstractClusterEstimator):
                 else "float64",
                 sparse=filled[0].sparse,
             )
-            model = type(self)(**{**self.get_params(deep=False), "client": replace(self._deployment, client=None)})
+            model = type(self)(
+                **{**self.get_params(deep=False), "client": replace(self._deployment, client=None).plain()}
+            )
             model._fold_seed = self._fold_seed
             if classes is not None:
                 model.classes_ = self._check_classes(classes)

@@ -141,10 +141,10 @@ def make_rows(k: int) -> tuple[np.ndarray, np.ndarray]:
 def test_more_rows_than_memory_are_refused_in_memory(client: Client) -> None:
     """The refusal names bytes needed and available and the way out; rows of known size are not even computed."""
     X = da.zeros((150_000, 2048), chunks=(4096, -1), dtype=np.float32)
-    with pytest.raises(MemoryLimitError, match=r"1,228,800,000 bytes\) and has [\d,]+ MiB .* out_of_core=True"):
+    with pytest.raises(MemoryLimitError, match=r"1,228,800,000 bytes\) and has [\d,]+ MiB .*out_of_core=True"):
         SGDClassifier(**OPTIONS, client=client).fit(X, da.zeros(150_000, chunks=4096))
     blocks = [dask.delayed(make_rows, pure=False)(k) for k in range(25)]
-    with pytest.raises(MemoryLimitError, match=r"rank 0 on worker tcp://.*, with 25 blocks, needs .* out_of_core=True"):
+    with pytest.raises(MemoryLimitError, match=r"rank 0 on worker tcp://.*, with 25 blocks, needs .*out_of_core=True"):
         SGDClassifier(**OPTIONS, client=client, n_jobs=1).fit(blocks)
 
 
