@@ -85,10 +85,9 @@ def from_plain(kind: type[Any], given: Any) -> Any:
     """Return our estimator with the coefficients of scikit-learn's; further training goes on from its last step."""
     from sklearn import linear_model
 
-    plain, labels = linear_model.SGDRegressor, ()
-    if kind._is_classification:
-        plain, labels = linear_model.SGDClassifier, ("classes_",)
-    model = copied(of_peer(kind, plain, given), given, (*_SHARED, *labels))
+    classifies = kind._is_classification
+    plain = linear_model.SGDClassifier if classifies else linear_model.SGDRegressor
+    model = copied(of_peer(kind, plain, given), given, (*_SHARED, "classes_") if classifies else _SHARED)
     if model.average:
         copied(model, given, BESIDE)
         # It counts steps, and begins with this one.

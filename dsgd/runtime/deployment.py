@@ -153,7 +153,8 @@ class Gang:
 
     def placeless(self) -> Self | None:
         """Return this without what says where a fit runs, reads and writes; None if nothing else is given."""
-        found: Self | None = replace(self, **dict.fromkeys(PLACES)).plain()
+        nowhere: dict[str, Any] = dict.fromkeys(PLACES)
+        found: Self | None = replace(self, **nowhere).plain()
         return found
 
     def check(self, name: str, takes: Collection[str]) -> None:
