@@ -102,8 +102,8 @@ class Fit:
 
 def fit(client: Client, X: Any, y: Any, on_failure: str = "raise", **options: Any) -> Fit:
     """Fit once."""
-    model = SVC(n_jobs=1, client=Gang(client, on_failure=on_failure), **options)
-    before = client.run(processor_seconds)
+    gang, before = Gang(client, on_failure=on_failure), client.run(processor_seconds)
+    model = SVC(n_jobs=1, client=gang, **options)
     seconds, after = timed(model.fit, X, y).seconds, client.run(processor_seconds)
     return Fit(seconds, max(after[worker] - before[worker] for worker in after), model)
 

@@ -169,18 +169,19 @@ def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Clien
         client.run(gc.enable)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("odd", "OddError"), ("interrupt", "KeyboardInterrupt")])
-def test_odd_errors_arrive_as_text(client: Client, kind: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        ((programs.fail, 1, "odd"), "OddError"),
+        ((programs.fail, 1, "interrupt"), "KeyboardInterrupt"),
+        ((programs.unpicklable,), "pickle"),
+    ],
+)
+def test_odd_errors_and_results_arrive_as_text(client: Client, job: tuple[Any, ...], name: str) -> None:
     """What cannot be pickled, or must not be raised on the client, arrives within a RankError."""
-    with pytest.raises(RankError, match=name):
-        on_ranks(client, programs.fail, 1, kind)
-
-
-def test_a_result_that_cannot_travel_is_an_error(client: Client) -> None:
-    """A value that does not pickle is reported as the error of rank 0."""
-    with pytest.raises(RankError, match="pickle") as caught:
-        on_ranks(client, programs.unpicklable)
-    assert caught.value.rank == 0
+    with pytest.raises(RankError, match=name) as caught:
+        on_ranks(client, *job)
+    assert caught.value.rank == (job[0] is programs.fail)
 
 
 def test_a_listener_that_raises_stops_the_job(client: Client) -> None:
@@ -193,21 +194,20 @@ def test_a_listener_that_raises_stops_the_job(client: Client) -> None:
         on_ranks(client, programs.spin, 60.0, on_event=once(stop))
 
 
-def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
-    """A rank that is stopped, not dead, is found by the deadline of the rank that waits for it."""
-    stopped: list[int] = []
-    listener = once(lambda: stopped.append(signal_rank(client, 1, signal.SIGSTOP)[1]))
-    try:
-        with pytest.raises(GangTimeoutError, match=r"rank 0 waited 1 s for rank 1") as caught:
-            on_ranks(client, programs.spin, 60.0, timeouts=Timeouts(peer=1.0), on_event=listener)
-    finally:
-        os.kill(stopped[0], signal.SIGCONT)
-    assert caught.value.__notes__[0].startswith("raised by rank 0")
-
-
-@pytest.mark.slow
-def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None:
-    """A worker process that is stopped sends no heartbeat: its rank is named, although peers would wait on."""
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        (Timeouts(peer=1.0), r"rank 0 waited 1 s for rank 1"),
+        pytest.param(
+            Timeouts(hung=3.0),
+            r"rank 1 on worker tcp://.* hangs: .*not heard of for \d+\.\d s",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["by its peer", "by its heartbeats"],
+)
+def test_a_hung_rank_is_named(client: Client, limits: Timeouts, says: str) -> None:
+    """A rank that is stopped, not dead, is found by a peer that waits, or by the heartbeats of its worker before."""
     stopped: list[int] = []
     begin: list[float] = []
 
@@ -216,11 +216,12 @@ def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None
         begin.append(time.monotonic())
 
     try:
-        with pytest.raises(GangTimeoutError, match=r"rank 1 on worker tcp://.* hangs: .*not heard of for \d+\.\d s"):
-            on_ranks(client, programs.spin, 60.0, timeouts=Timeouts(hung=3.0), on_event=once(stop))
+        with pytest.raises(GangTimeoutError, match=says) as caught:
+            on_ranks(client, programs.spin, 60.0, timeouts=limits, on_event=once(stop))
         assert time.monotonic() - begin[0] < 20.0
     finally:
         os.kill(stopped[0], signal.SIGCONT)
+    assert limits.peer is None or caught.value.__notes__[0].startswith("raised by rank 0")
 
 
 def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
