@@ -102,8 +102,7 @@ class Fit:
 
 def fit(client: Client, X: Any, y: Any, on_failure: str = "raise", **options: Any) -> Fit:
     """Fit once."""
-    gang, before = Gang(client, on_failure=on_failure), client.run(processor_seconds)
-    model = SVC(n_jobs=1, client=gang, **options)
+    model, before = SVC(n_jobs=1, client=Gang(client, on_failure=on_failure), **options), client.run(processor_seconds)
     seconds, after = timed(model.fit, X, y).seconds, client.run(processor_seconds)
     return Fit(seconds, max(after[worker] - before[worker] for worker in after), model)
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,7 +31,9 @@ from gang_cluster import (
     assert_clean,
     client_fixture,
     cluster_fixture,
+    jobs_of,
     on_ranks,
+    once,
     rank_workers,
     signal_rank,
     start_cluster,
@@ -42,18 +44,6 @@ pytestmark = pytest.mark.cluster
 
 cluster = cluster_fixture(2)
 client = client_fixture(2, hurt=True)
-
-
-def once(action: Callable[[], Any]) -> Callable[[Mapping[str, Any]], None]:
-    """Return a listener that acts on the first event of a running job."""
-    done: list[bool] = []
-
-    def listen(event: Mapping[str, Any]) -> None:
-        if not done and "phase" not in event:
-            done.append(True)
-            action()
-
-    return listen
 
 
 @pytest.mark.parametrize("program", [programs.spin, programs.work_alone], ids=["talking", "computing"])
@@ -69,7 +59,6 @@ def test_a_killed_worker_is_named(client: Client, rank: int, program: Any) -> No
 
 def test_a_worker_killed_while_blocks_are_placed(client: Client) -> None:
     """A worker that dies before its rank began is named too, and no other worker takes its place unasked."""
-    pid: list[int] = []
 
     def slow_to_arrive() -> Any:
         class Slow:
@@ -80,8 +69,8 @@ def test_a_worker_killed_while_blocks_are_placed(client: Client) -> None:
 
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     blocks = [client.submit(slow_to_arrive, workers=[workers[0]], pure=False) for _ in range(2)]
-    pid += client.run(os.getpid, workers=[workers[1]]).values()
-    killer = threading.Timer(0.6, os.kill, (pid[0], signal.SIGKILL))
+    [pid] = client.run(os.getpid, workers=[workers[1]]).values()
+    killer = threading.Timer(0.6, os.kill, (pid, signal.SIGKILL))
     killer.start()
     with pytest.raises(WorkerLostError) as caught:
         on_ranks(client, programs.spin, 60.0, blocks=blocks, block_nbytes=[1, 1])
@@ -151,10 +140,6 @@ def _raise_beside_a_circle(rank: Any, data: Any) -> None:
     raise ValueError("beside a circle")
 
 
-def _n_held() -> int:
-    return int(getattr(sys, "dsgd_held", lambda: None)() is not None)
-
-
 def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Client) -> None:
     """Shared memory in a circle of objects does not wait for the collector, which an idle worker never runs."""
     client.run(gc.disable)
@@ -164,7 +149,7 @@ def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Clien
         # A rank that hears of the other's failure in time does not begin.
         begun = client.run(lambda: hasattr(sys, "dsgd_held"))
         assert any(begun.values())
-        wait_until(lambda: [worker for worker, n in client.run(_n_held).items() if n])
+        wait_until(lambda: any(client.run(lambda: getattr(sys, "dsgd_held", lambda: None)() is not None).values()))
     finally:
         client.run(gc.enable)
 
@@ -282,11 +267,6 @@ def test_a_restarted_cluster_ends_the_job() -> None:
         assert_clean(client)
 
 
-def _job_ids(dask_scheduler: Any) -> list[str]:
-    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
-    return [job_id for plugin in plugins for job_id in plugin.registry.jobs]
-
-
 def test_a_lost_block_is_an_error(client: Client) -> None:
     """Data that died with its worker, and that nothing can compute again, is named."""
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
@@ -384,7 +364,7 @@ def test_a_client_that_is_stopped_gives_its_workers_back(client: Client, running
     os.kill(process.pid, signal.SIGSTOP)
     try:
         assert on_ranks(client, programs.add_up, timeouts=Timeouts(queue=60)).value[0] == 2
-        assert client.run_on_scheduler(_job_ids) == []
+        assert client.run_on_scheduler(lambda dask_scheduler: len(jobs_of(dask_scheduler))) == 0
     finally:
         os.kill(process.pid, signal.SIGCONT)
     assert pipe.poll(30.0)
