@@ -66,7 +66,7 @@ from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.validation import check_number
+from dsgd.validation import Checked, number
 
 #: All-reduces of ranks at equal distances.
 FlatAlgorithm = Literal["recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus"]
@@ -79,7 +79,7 @@ GatherAlgorithm = Literal["ring", "bruck"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class Link(Checked):
     """The cost of a message between two ranks.
 
     Parameters
@@ -99,15 +99,10 @@ class Link:
         A number is negative.
     """
 
-    byte_s: float
-    overhead_s: float = 0.0
-    latency_s: float = 0.0
-    added_byte_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse negative times."""
-        for name, value in vars(self).items():
-            check_number(f"Link({name}=...)", value, low=0)
+    byte_s: float = number(low=0)
+    overhead_s: float = number(0.0, low=0)
+    latency_s: float = number(0.0, low=0)
+    added_byte_s: float = number(0.0, low=0)
 
     @property
     def alpha_s(self) -> float:

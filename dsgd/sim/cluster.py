@@ -47,7 +47,7 @@ from dsgd.sim.events import EventScheduler, Player, Ports, VirtualClock
 from dsgd.sim.network import AbstractStragglers, Compute, Network, network_for, stragglers_for
 from dsgd.stages import stage
 from dsgd.types import AnyArray, IntMatrix
-from dsgd.validation import check_number
+from dsgd.validation import Checked, number
 
 #: Longer than any simulated training, because simulations study stragglers instead of giving up on them.
 DEADLINE_S: Final = 1e6
@@ -339,7 +339,7 @@ _MANY: Final = 32
 
 
 @dataclass(frozen=True)
-class SimulatedCluster:
+class SimulatedCluster(Checked):
     """Ranks on a virtual clock; pass it to an estimator as ``client=``.
 
     Parameters
@@ -370,7 +370,7 @@ class SimulatedCluster:
     'simulated 1GbE'
     """
 
-    ranks: int
+    ranks: int = number(low=1)
     network: Network | str = "1GbE"
     compute: Compute | None = None
     stragglers: AbstractStragglers | str = "none"
@@ -378,7 +378,7 @@ class SimulatedCluster:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated."""
-        check_number("SimulatedCluster(ranks=...)", self.ranks, low=1, integer=True)
+        super().__post_init__()
         network_for(self.network)
         stragglers_for(self.stragglers)
         if self.compute is not None and not isinstance(self.compute, Compute):

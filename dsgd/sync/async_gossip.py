@@ -67,7 +67,7 @@ from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay
 from dsgd.sync.gossip import check_topology, load_mass
 from dsgd.sync.period import Taxonomy
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
@@ -134,8 +134,8 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
         A value is out of range.
     """
 
-    every: int = 256
-    delay: int = 1
+    every: int = number(256, low=1)
+    delay: int = number(1, low=1, high=7)
     topology: AbstractTopology = field(default_factory=Exponential)
     weighs = "alike"
     ends_equal = False
@@ -143,9 +143,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
     taxonomy = Taxonomy("decentralised", "bounded", "model", "gossip")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        # One more round than that may be under way, and a mailbox holds eight frames from one rank to another.
-        check_numbers(self, "delay", low=1, high=7, integer=True)
+        super().__post_init__()
         check_topology("OverlapSGP", self.topology, symmetric=False)
 
     def sent_values(self, n_params: int) -> int:
@@ -287,18 +285,13 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         `every` or `patience` is not a positive integer or `seed` is negative.
     """
 
-    every: int = 64
-    seed: int = 0
-    patience: int = 8
+    every: int = number(64, low=1)
+    seed: int = number(0, low=0)
+    patience: int = number(8, low=1)
     weighs = "alike"
     talks = "by mailbox"
     ends_equal = False
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "pairs")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "every", "patience", low=1, integer=True)
-        check_numbers(self, "seed", low=0, integer=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> PairState:
         """Return the record of a rank that has not exchanged yet."""

@@ -39,12 +39,12 @@ from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.handover import ALIKE
 from dsgd.sync.adaptive import WHYS, AbstractRule, CommFloor, Measured, Why, comm_floor
-from dsgd.sync.averaging import MomentumPolicy, check_momentum, weighted_mean
+from dsgd.sync.averaging import MomentumPolicy, weighted_mean
 from dsgd.sync.base import AbstractAdaptation, AbstractStrategy, NoState, Plan, Seen
-from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
+from dsgd.sync.compression import CompressionState, Compressor, delta_mean, start_compression
 from dsgd.sync.period import EveryRows, Taxonomy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 _PER_EPOCH: Final = 16
 _APART: Final = 0.5
@@ -116,7 +116,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     'start'
     """
 
-    target: float = 0.1
+    target: float = number(0.1, low=0.0, high=1.0, open_low=True, open_high=True)
     rule: AbstractRule = field(default_factory=CommFloor)
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
@@ -125,13 +125,11 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "target", low=0.0, high=1.0, open_low=True, open_high=True)
+        super().__post_init__()
         if not isinstance(self.rule, AbstractRule):
             raise InvalidParameterError(
                 f"AutoSync(rule=...) must be a rule of dsgd.sync.adaptive, such as CommFloor(). Got {self.rule!r}."
             )
-        check_momentum(self)
-        check_compressor(self)
 
     @property
     def period(self) -> EveryRows:

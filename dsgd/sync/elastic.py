@@ -76,7 +76,7 @@ from dsgd.sync.server import (
     push,
 )
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_choice, check_numbers
+from dsgd.validation import number
 
 
 @dataclass
@@ -113,16 +113,12 @@ class EASGD(AbstractStrategy[CentreState]):
         A value is out of range; above 1 the centre would swing.
     """
 
-    every: int = 256
-    beta: float = 0.9
+    every: int = number(256, low=1)
+    beta: float = number(0.9, low=0, high=1)
     weighs = "alike"
     ends_equal = False
     collects = False
     taxonomy = Taxonomy("decentralised", "synchronous", "change", "all-reduce")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "beta", low=0, high=1)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> CentreState:
         """Return the model to start from as the centre."""
@@ -180,15 +176,10 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
         `every` is not a positive integer or `beta` not in [0, 1].
     """
 
-    every: int = 64
-    beta: float = 0.9
+    every: int = number(64, low=1)
+    beta: float = number(0.9, low=0.0, high=1.0)
     weighs = "alike"
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "beta", low=0.0, high=1.0)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ElasticState:
         """Return the model to start from as the centre."""
@@ -275,18 +266,12 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         A period is not a positive integer, `share` not in (0, 1], or there are no such rates.
     """
 
-    every: int = 64
-    fetch_every: int = 1
-    share: float | None = None
+    every: int = number(64, low=1)
+    fetch_every: int = number(1, low=1)
+    share: float | None = number(None, low=0.0, high=1.0, open_low=True)
     rates: Literal["own", "pooled"] = "own"
     weighs = "alike"
     taxonomy = Taxonomy("centralised", "asynchronous", "change", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that are not positive."""
-        check_numbers(self, "every", "fetch_every", low=1, integer=True)
-        check_numbers(self, "share", low=0.0, high=1.0, open_low=True, optional=True)
-        check_choice("Downpour(rates=...)", self.rates, ("own", "pooled"))
 
     def init(self, group: Group, params: FloatVector, weight: float) -> DownpourState:
         """Return the model to start from as the base of all changes."""

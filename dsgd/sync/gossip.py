@@ -100,7 +100,7 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
 from dsgd.sync.period import Taxonomy
 from dsgd.types import ByteVector, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_bool, check_numbers
+from dsgd.validation import number
 
 
 @dataclass
@@ -152,7 +152,7 @@ class DPSGD(AbstractStrategy[RoundState]):
         A value is out of range, or the topology has edges that go one way.
     """
 
-    every: int = 256
+    every: int = number(256, low=1)
     topology: AbstractTopology = field(default_factory=Ring)
     keep_models: bool = False
     weighs = "alike"
@@ -161,8 +161,7 @@ class DPSGD(AbstractStrategy[RoundState]):
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "gossip")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_bool("DPSGD(keep_models=...)", self.keep_models)
+        super().__post_init__()
         check_topology("DPSGD", self.topology, symmetric=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> RoundState:
@@ -244,7 +243,7 @@ class SGP(AbstractStrategy[PushSumState]):
         A value is out of range.
     """
 
-    every: int = 256
+    every: int = number(256, low=1)
     topology: AbstractTopology = field(default_factory=Exponential)
     weighs = "alike"
     talks = "in pairs"
@@ -252,7 +251,7 @@ class SGP(AbstractStrategy[PushSumState]):
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "gossip")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
+        super().__post_init__()
         check_topology("SGP", self.topology, symmetric=False)
 
     def sent_values(self, n_params: int) -> int:
@@ -331,9 +330,9 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
         A value is out of range, or the compressor and the topology are none, or do not go with it.
     """
 
-    every: int = 256
+    every: int = number(256, low=1)
     compressor: AbstractCompressor[Any] = field(default_factory=lambda: TopK(0.1))
-    gamma: float = 0.3
+    gamma: float = number(0.3, low=0, high=1)
     topology: AbstractTopology = field(default_factory=Ring)
     weighs = "alike"
     ends_equal = False
@@ -341,8 +340,7 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
     taxonomy = Taxonomy("decentralised", "synchronous", "change", "gossip")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "gamma", low=0, high=1)
+        super().__post_init__()
         check_topology("ChocoSGD", self.topology, symmetric=True)
         compressor = self.compressor
         if (

@@ -82,7 +82,7 @@ from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, LocalSteps
 from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, ServerMessage, push
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_choice, check_numbers
+from dsgd.validation import number
 
 
 @dataclass
@@ -147,23 +147,17 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
         By `init`: there are groups, and ranks are threads of several processes, which cannot communicate in groups.
     """
 
-    every: int = 256
-    n_groups: int = 1
-    pull: float = 0.1
-    global_pull: float = 0.05
-    global_every: int = 4
-    proximal: float = 0.0
-    global_proximal: float = 0.0
-    stretch: int | None = None
+    every: int = number(256, low=1)
+    n_groups: int = number(1, low=1)
+    pull: float = number(0.1, low=0, high=1)
+    global_pull: float = number(0.05, low=0, high=1)
+    global_every: int = number(4, low=1)
+    proximal: float = number(0.0, low=0, high=1)
+    global_proximal: float = number(0.0, low=0, high=1)
+    stretch: int | None = number(None, low=1)
     returns: Literal["mean", "leader"] = "mean"
     ends_equal = False
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "broadcast")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", "n_groups", "global_every", low=1, integer=True)
-        check_numbers(self, "stretch", low=1, integer=True, optional=True)
-        check_numbers(self, "pull", "global_pull", "proximal", "global_proximal", low=0, high=1)
-        check_choice("LeaderSGD(returns=...)", self.returns, ("mean", "leader"))
 
     @property
     def needs_loss(self) -> bool:
@@ -289,20 +283,14 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
         `every`, `stretch`, `n_groups` or `global_every` is not a positive integer, or a pull not in [0, 1].
     """
 
-    every: int = 256
-    pull: float = 0.05
-    stretch: int | None = None
-    n_groups: int = 1
-    global_pull: float = 0.05
-    global_every: int = 4
+    every: int = number(256, low=1)
+    pull: float = number(0.05, low=0.0, high=1.0)
+    stretch: int | None = number(None, low=1)
+    n_groups: int = number(1, low=1)
+    global_pull: float = number(0.05, low=0.0, high=1.0)
+    global_every: int = number(4, low=1)
     collects = True
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "every", "n_groups", "global_every", low=1, integer=True)
-        check_numbers(self, "pull", "global_pull", low=0.0, high=1.0)
-        check_numbers(self, "stretch", low=1, integer=True, optional=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> FollowerState:
         """Return the record of a worker that knows no leader yet."""

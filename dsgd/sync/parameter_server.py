@@ -118,7 +118,7 @@ from dsgd.sync.server import (
     push,
 )
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_choice, check_numbers
+from dsgd.validation import number
 
 
 @dataclass
@@ -199,13 +199,8 @@ class ASGD(AbstractPushStrategy):
         `batch` is not a positive integer or `suffix` not in [0, 1].
     """
 
-    batch: int = 8
-    suffix: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse a batch that is not a positive number of rows."""
-        check_numbers(self, "batch", low=1, integer=True)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
+    batch: int = number(8, low=1)
+    suffix: float = number(0.5, low=0.0, high=1.0)
 
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return what takes a step with each gradient."""
@@ -242,16 +237,10 @@ class StalenessAware(AbstractPushStrategy):
         `batch` or `arrivals` is not a positive integer, `usual` is below 1 or `suffix` not in [0, 1].
     """
 
-    batch: int = 8
-    arrivals: int = 1
-    usual: float | None = None
-    suffix: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that are not positive."""
-        check_numbers(self, "batch", "arrivals", low=1, integer=True)
-        check_numbers(self, "usual", low=1.0, optional=True)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
+    batch: int = number(8, low=1)
+    arrivals: int = number(1, low=1)
+    usual: float | None = number(None, low=1.0)
+    suffix: float = number(0.5, low=0.0, high=1.0)
 
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return what divides gradients by their staleness."""
@@ -321,19 +310,11 @@ class DelayCompensatedASGD(AbstractPushStrategy):
         not in [0, 1].
     """
 
-    batch: int = 8
-    compensation: float = 0.04
-    decay: float | None = None
-    limit: float = 1.0
-    suffix: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "batch", low=1, integer=True)
-        check_numbers(self, "compensation", low=0.0)
-        check_numbers(self, "decay", low=0.0, high=1.0, open_high=True, optional=True)
-        check_numbers(self, "limit", low=0.0, high=math.inf)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
+    batch: int = number(8, low=1)
+    compensation: float = number(0.04, low=0.0)
+    decay: float | None = number(None, low=0.0, high=1.0, open_high=True)
+    limit: float = number(1.0, low=0.0, high=math.inf)
+    suffix: float = number(0.5, low=0.0, high=1.0)
 
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return what compensates delays."""
@@ -397,16 +378,10 @@ class StaleSynchronous(AbstractPushStrategy):
         `batch` is not a positive integer, `slack` is negative or `suffix` not in [0, 1].
     """
 
-    batch: int = 8
-    slack: int = 3
-    suffix: float = 0.5
+    batch: int = number(8, low=1)
+    slack: int = number(3, low=0)
+    suffix: float = number(0.5, low=0.0, high=1.0)
     taxonomy = Taxonomy("centralised", "bounded", "gradient", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "batch", low=1, integer=True)
-        check_numbers(self, "slack", low=0, integer=True)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
 
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return what holds workers back."""
@@ -456,18 +431,11 @@ class BackupWorkers(AbstractPushStrategy):
         `batch` is not a positive integer, `backups` is negative, `suffix` not in [0, 1], or there are no such rates.
     """
 
-    batch: int = 8
-    backups: int = 1
-    suffix: float = 0.5
+    batch: int = number(8, low=1)
+    backups: int = number(1, low=0)
+    suffix: float = number(0.5, low=0.0, high=1.0)
     rates: Literal["own", "pooled"] = "own"
     taxonomy = Taxonomy("centralised", "synchronous", "gradient", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "batch", low=1, integer=True)
-        check_numbers(self, "backups", low=0, integer=True)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
-        check_choice("BackupWorkers(rates=...)", self.rates, ("own", "pooled"))
 
     def lag(self, n_ranks: int, power: float) -> float:
         """Return how many times less far these steps get than steps by row; see `AbstractStrategy.lag`."""

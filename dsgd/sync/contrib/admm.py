@@ -70,7 +70,7 @@ from dsgd.sync.server import (
     push,
 )
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
@@ -120,17 +120,12 @@ class ADMM(AbstractStrategy[ConsensusState], AbstractLocalTerm[ConsensusState]):
         A value is out of range.
     """
 
-    every: int = 64
-    rho: float = 0.001
-    stretch: int = 64
+    every: int = number(64, low=1)
+    rho: float = number(0.001, low=0, open_low=True)
+    stretch: int = number(64, low=1)
     weighs = "rows"
     ends_equal = False
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "stretch", low=1, integer=True)
-        check_numbers(self, "rho", low=0, open_low=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ConsensusState:
         """Return the model to start from as the one all agree on, and no prices."""
@@ -205,17 +200,13 @@ class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerSta
         A value is out of range.
     """
 
-    every: int = 64
-    rho: float = 0.001
-    stretch: int = 64
-    arrivals: int = 1
-    delay: int = 8
+    every: int = number(64, low=1)
+    rho: float = number(0.001, low=0, open_low=True)
+    stretch: int = number(64, low=1)
+    arrivals: int = number(1, low=1)
+    delay: int = number(8, low=1)
     weighs = "rows"
     taxonomy = Taxonomy("decentralised", "bounded", "change", "server")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", "stretch", "arrivals", "delay", low=1, integer=True)
-        check_numbers(self, "rho", low=0, open_low=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> WorkerState:
         """Return the model to start from as the one all agree on, and no prices."""

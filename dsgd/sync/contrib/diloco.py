@@ -91,7 +91,7 @@ from dsgd.errors import IncompatiblePartsError
 from dsgd.handover import ALIKE, SUMMED
 from dsgd.sync.averaging import AbstractBeside, weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
-from dsgd.sync.compression import Compressor, check_compressor, start_compression
+from dsgd.sync.compression import Compressor, start_compression
 from dsgd.sync.outer import OuterState, outer_step
 from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import (
@@ -103,7 +103,7 @@ from dsgd.sync.server import (
     push,
 )
 from dsgd.types import AnyArray, FloatVector, IntVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
@@ -161,28 +161,24 @@ class StreamingDiLoCo(AbstractStrategy[StreamingState], AbstractBeside[Streaming
         The compressor is made for gradients, or nothing of any step would be kept.
     """
 
-    every: int = 512
-    fragments: int = 4
-    delay: int = 1
-    mixing: float = 0.5
-    outer_rate: float = 0.7
-    outer_momentum: float = 0.3
+    every: int = number(512, low=1)
+    fragments: int = number(4, low=1)
+    delay: int = number(1, low=0, high="fragments")
+    mixing: float = number(0.5, low=0, high=1, open_high=True)
+    outer_rate: float = number(0.7, low=0, open_low=True)
+    outer_momentum: float = number(0.3, low=0, high=1, open_high=True)
     compressor: Compressor = None
     taxonomy = Taxonomy("decentralised", "bounded", "change", "all-reduce")
     weighs = "rates"
     ends_equal = False
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", "fragments", low=1, integer=True)
-        check_numbers(self, "delay", low=0, high=self.fragments, integer=True)
-        check_numbers(self, "mixing", "outer_momentum", low=0, high=1, open_high=True)
-        check_numbers(self, "outer_rate", low=0, open_low=True)
+        super().__post_init__()
         if self.delay == self.fragments and not self.mixing:
             raise IncompatiblePartsError(
                 f"StreamingDiLoCo(delay={self.delay}, fragments={self.fragments}, mixing=0) replaces every step by a "
                 "model from before it, and trains nothing. Pass a shorter delay, or mixing=0.5."
             )
-        check_compressor(self)
 
     def sent_values(self, n_params: int) -> int:
         """Return the length of a fragment."""
@@ -302,17 +298,12 @@ class EagerDiLoCo(AbstractStrategy[EagerState], AbstractBeside[EagerState]):
         A value is out of range.
     """
 
-    every: int = 2048
-    outer_rate: float = 0.7
-    outer_momentum: float = 0.0
+    every: int = number(2048, low=1)
+    outer_rate: float = number(0.7, low=0, open_low=True)
+    outer_momentum: float = number(0.0, low=0, high=1, open_high=True)
     taxonomy = Taxonomy("decentralised", "bounded", "change", "all-reduce")
     weighs = "rates"
     ends_equal = False
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "outer_rate", low=0, open_low=True)
-        check_numbers(self, "outer_momentum", low=0, high=1, open_high=True)
 
     @property
     def hides_exchange(self) -> bool:
@@ -406,19 +397,12 @@ class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
         A value is out of range.
     """
 
-    every: int = 2048
-    quorum: int | None = None
-    outer_rate: float = 0.7
-    outer_momentum: float = 0.3
+    every: int = number(2048, low=1)
+    quorum: int | None = number(None, low=1)
+    outer_rate: float = number(0.7, low=0, open_low=True)
+    outer_momentum: float = number(0.3, low=0, high=1, open_high=True)
     taxonomy = Taxonomy("decentralised", "asynchronous", "change", "server")
     weighs = "alike"
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "quorum", low=1, integer=True, optional=True)
-        check_numbers(self, "outer_rate", low=0, open_low=True)
-        check_numbers(self, "outer_momentum", low=0, high=1, open_high=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> DecoupledState:
         """Return the model to start from as that of the server."""
