@@ -70,7 +70,6 @@ from dsgd.sync.server import (
     QUESTION,
     AbstractServerHandler,
     AbstractServerStrategy,
-    Model,
     ServerMessage,
     await_epoch_model,
     push,
@@ -158,6 +157,26 @@ class ElasticState:
     version: AnyArray
 
 
+@final
+class _CentreHandler(AbstractServerHandler):
+    """Moves the centre to a worker's model, and answers with the way that it went."""
+
+    def start(self) -> None:
+        self._share = self.model.params.dtype.type(self.strategy.beta / self.model.n_workers)
+        self._moved = np.zeros_like(self.model.params)
+
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        model = self.model
+        np.subtract(message.body, model.params, out=self._moved)
+        self._moved *= self._share
+        model.params += self._moved
+        model.version += 1
+        return (worker,)
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._moved
+
+
 @dataclass(frozen=True)
 class AsyncEASGD(AbstractServerStrategy[ElasticState]):
     """Let workers and the centre of a server pull each other.
@@ -180,6 +199,7 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
     beta: float = number(0.9, low=0.0, high=1.0)
     weighs = "alike"
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
+    serves_by = _CentreHandler
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ElasticState:
         """Return the model to start from as the centre."""
@@ -203,29 +223,6 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
         """Return the centre; see `AbstractServerStrategy.served`."""
         return state.centre, int(state.version[0])
 
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what keeps the centre."""
-        return _AsyncEasgdDesk(model, self.beta)
-
-
-@final
-class _AsyncEasgdDesk(AbstractServerHandler):
-    def __init__(self, model: Model, beta: float) -> None:
-        super().__init__(model)
-        self._share = model.params.dtype.type(beta / model.n_workers)
-        self._moved = np.zeros_like(model.params)
-
-    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        model = self.model
-        np.subtract(message.body, model.params, out=self._moved)
-        self._moved *= self._share
-        model.params += self._moved
-        model.version += 1
-        return (worker,)
-
-    def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._moved
-
 
 @dataclass
 class DownpourState:
@@ -241,6 +238,30 @@ class DownpourState:
 
     base: FloatVector = field(metadata=ALIKE)
     pushes: AnyArray
+
+
+def steady_share(n_workers: int) -> float:
+    """Return the largest s for which ``x_(k + 1) = x_k - s x_(k - d)`` does not swing, with d = P - 1.
+
+    Its roots are those of ``z^(d + 1) - z^d + s``, real up to ``s = d^d / (d + 1)^(d + 1)``, where two of them meet.
+    """
+    delay = n_workers - 1
+    return float((delay / n_workers) ** delay / n_workers)
+
+
+@final
+class _SumHandler(AbstractServerHandler):
+    """Adds a share of each change."""
+
+    def start(self) -> None:
+        share, n_workers = self.strategy.share, self.model.n_workers
+        self._share = self.model.params.dtype.type(steady_share(n_workers) if share is None else share)
+
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        message.body *= self._share
+        self.model.params += message.body
+        self.model.version += 1
+        return (worker,) if message.head["kind"] == QUESTION else ()
 
 
 @dataclass(frozen=True)
@@ -272,6 +293,7 @@ class Downpour(AbstractServerStrategy[DownpourState]):
     rates: Literal["own", "pooled"] = "own"
     weighs = "alike"
     taxonomy = Taxonomy("centralised", "asynchronous", "change", "server")
+    serves_by = _SumHandler
 
     def init(self, group: Group, params: FloatVector, weight: float) -> DownpourState:
         """Return the model to start from as the base of all changes."""
@@ -292,9 +314,6 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         await_epoch_model(group, params)
         state.base[:] = params
 
-    def collect(self, group: Group, params: FloatVector, weight: float, state: DownpourState) -> None:
-        """Do nothing: since the epoch has ended all ranks have the model of the server."""
-
     def served(self, params: FloatVector, state: DownpourState) -> tuple[FloatVector, int]:
         """Return the model; see `AbstractServerStrategy.served`."""
         return params, 0
@@ -303,29 +322,3 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         """Return how many times less far the server gets than one rank; see `AbstractStrategy.lag`."""
         share = steady_share(n_ranks) if self.share is None else self.share
         return float(n_ranks**-power / share)
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what adds changes up."""
-        return _DownpourDesk(model, steady_share(model.n_workers) if self.share is None else self.share)
-
-
-def steady_share(n_workers: int) -> float:
-    """Return the largest s for which ``x_(k + 1) = x_k - s x_(k - d)`` does not swing, with d = P - 1.
-
-    Its roots are those of ``z^(d + 1) - z^d + s``, real up to ``s = d^d / (d + 1)^(d + 1)``, where two of them meet.
-    """
-    delay = n_workers - 1
-    return float((delay / n_workers) ** delay / n_workers)
-
-
-@final
-class _DownpourDesk(AbstractServerHandler):
-    def __init__(self, model: Model, share: float) -> None:
-        super().__init__(model)
-        self._share = model.params.dtype.type(share)
-
-    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        message.body *= self._share
-        self.model.params += message.body
-        self.model.version += 1
-        return (worker,) if message.head["kind"] == QUESTION else ()

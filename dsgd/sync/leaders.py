@@ -80,7 +80,7 @@ from dsgd.handover import ALIKE, OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, LocalSteps
 from dsgd.sync.period import Taxonomy
-from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, ServerMessage, push
+from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, ServerMessage, push
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import number
 
@@ -257,6 +257,75 @@ class FollowerState:
     losses: FloatVector
 
 
+@final
+class _ElectingHandler(AbstractServerHandler):
+    """Knows the leader of all, which is the model of the server, and those of groups, where there are several."""
+
+    def start(self) -> None:
+        model, strategy = self.model, self.strategy
+        n = min(int(strategy.n_groups), model.n_workers)
+        self._group_of = [worker * n // model.n_workers for worker in range(model.n_workers)]
+        # Who leads each group and with what model: nobody yet. A single group is led by the leader of all.
+        self._authors = [-1] * n
+        self._leaders = [model.params.copy() for _ in range(n if n > 1 else 0)]
+        self._candidates = [model.params.copy() for _ in range(n)]
+        self._forget()
+
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        group, score = self._group_of[worker], float(message.head["score"])
+        if score < self._scores[group]:
+            self._scores[group], self._new[group] = score, worker
+            self._candidates[group][:] = message.body
+        self._n += 1
+        if self._n >= self.model.n_workers:
+            self._elect()
+        self._lead(worker, message.body, int(message.head["version"]))
+        return (worker,)
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        """Leave the model of the worker, which has been pulled; see `AbstractServerHandler.answer`."""
+
+    def _elect(self) -> None:
+        """Let the lowest scores lead, if there are any that are numbers."""
+        model, best = self.model, int(np.argmin(self._scores))
+        if self._scores[best] < np.inf:
+            model.version += 1
+            if not self._leaders or model.version % self.strategy.global_every == 0:
+                model.params[:] = self._candidates[best]
+                model.author = self._new[best]
+            for group, leader in enumerate(self._leaders):
+                if self._scores[group] < np.inf:
+                    leader[:] = self._candidates[group]
+                    self._authors[group] = self._new[group]
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin to count again."""
+        n = len(self._candidates)
+        self._n, self._scores, self._new = 0, [np.inf] * n, [-1] * n
+
+    def _lead(self, worker: int, params: FloatVector, known: int) -> None:
+        """Pull the model of a worker towards the leaders that are new to it, in place."""
+        model, strategy = self.model, self.strategy
+        if model.version == known:
+            return
+        if not self._leaders:
+            self._pull(worker, params, model.author, model.params, strategy.pull)
+            return
+        group, every = self._group_of[worker], int(strategy.global_every)
+        self._pull(worker, params, self._authors[group], self._leaders[group], strategy.pull)
+        if model.version // every > known // every:
+            self._pull(worker, params, model.author, model.params, strategy.global_pull)
+
+    @staticmethod
+    def _pull(worker: int, params: FloatVector, author: int, leader: FloatVector, strength: float) -> None:
+        """Pull towards a leader, if there is one, and if it is another worker's."""
+        if author not in (-1, worker):
+            way = leader - params
+            way *= way.dtype.type(strength)
+            params += way
+
+
 @dataclass(frozen=True)
 class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[FollowerState]):
     """Pull workers towards the best model, which a server keeps.
@@ -291,6 +360,7 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
     global_every: int = number(4, low=1)
     collects = True
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
+    serves_by = _ElectingHandler
 
     def init(self, group: Group, params: FloatVector, weight: float) -> FollowerState:
         """Return the record of a worker that knows no leader yet."""
@@ -314,77 +384,3 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
     def served(self, params: FloatVector, state: FollowerState) -> tuple[FloatVector, int]:
         """Return the model as the leader; see `AbstractServerStrategy.served`."""
         return params, int(state.version[0])
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what knows the leaders."""
-        return _Desk(model, self)
-
-
-@final
-class _Desk(AbstractServerHandler):
-    """Knows the leader of all, which is the model of the server, and those of groups, where there are several."""
-
-    def __init__(self, model: Model, strategy: AsyncLeaderSGD) -> None:
-        super().__init__(model)
-        self._strategy = strategy
-        n = min(int(strategy.n_groups), model.n_workers)
-        self._group_of = [worker * n // model.n_workers for worker in range(model.n_workers)]
-        # Who leads each group and with what model: nobody yet. A single group is led by the leader of all.
-        self._authors = [-1] * n
-        self._leaders = [model.params.copy() for _ in range(n if n > 1 else 0)]
-        self._candidates = [model.params.copy() for _ in range(n)]
-        self._forget()
-
-    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        group, score = self._group_of[worker], float(message.head["score"])
-        if score < self._scores[group]:
-            self._scores[group], self._new[group] = score, worker
-            self._candidates[group][:] = message.body
-        self._n += 1
-        if self._n >= self.model.n_workers:
-            self._elect()
-        self._lead(worker, message.body, int(message.head["version"]))
-        return (worker,)
-
-    def answer(self, worker: int, out: FloatVector) -> None:
-        """Leave the model of the worker, which has been pulled; see `AbstractServerHandler.answer`."""
-
-    def _elect(self) -> None:
-        """Let the lowest scores lead, if there are any that are numbers."""
-        model, best = self.model, int(np.argmin(self._scores))
-        if self._scores[best] < np.inf:
-            model.version += 1
-            if not self._leaders or model.version % self._strategy.global_every == 0:
-                model.params[:] = self._candidates[best]
-                model.author = self._new[best]
-            for group, leader in enumerate(self._leaders):
-                if self._scores[group] < np.inf:
-                    leader[:] = self._candidates[group]
-                    self._authors[group] = self._new[group]
-        self._forget()
-
-    def _forget(self) -> None:
-        """Begin to count again."""
-        n = len(self._candidates)
-        self._n, self._scores, self._new = 0, [np.inf] * n, [-1] * n
-
-    def _lead(self, worker: int, params: FloatVector, known: int) -> None:
-        """Pull the model of a worker towards the leaders that are new to it, in place."""
-        model, strategy = self.model, self._strategy
-        if model.version == known:
-            return
-        if not self._leaders:
-            self._pull(worker, params, model.author, model.params, strategy.pull)
-            return
-        group, every = self._group_of[worker], int(strategy.global_every)
-        self._pull(worker, params, self._authors[group], self._leaders[group], strategy.pull)
-        if model.version // every > known // every:
-            self._pull(worker, params, model.author, model.params, strategy.global_pull)
-
-    @staticmethod
-    def _pull(worker: int, params: FloatVector, author: int, leader: FloatVector, strength: float) -> None:
-        """Pull towards a leader, if there is one, and if it is another worker's."""
-        if author not in (-1, worker):
-            way = leader - params
-            way *= way.dtype.type(strength)
-            params += way

@@ -64,7 +64,7 @@ from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
-    Model,
+    Quorum,
     ServerMessage,
     await_epoch_model,
     push,
@@ -177,6 +177,31 @@ class WorkerState(AbstractRejoining):
         self.dual.fill(0.0)
 
 
+@final
+class _ConsensusHandler(AbstractServerHandler):
+    """Adds changes to the consensus; answers if some have come, and none that is to come is late."""
+
+    def start(self) -> None:
+        self._quorum = Quorum(self.model, self.strategy.arrivals)
+        # Updates since the last message.
+        self._age = dict.fromkeys(self.model.working, 0)
+
+    def accept(self, worker: int, message: ServerMessage) -> list[int]:
+        self.model.params += message.body
+        self.model.version += 1
+        is_full = self._quorum.count(worker)
+        if not is_full or any(self._age[other] + 1 >= self.strategy.delay for other in self._quorum.to_come()):
+            return []
+        answered = self._quorum.release()
+        for other in self._age:
+            self._age[other] = 0 if other in answered else self._age[other] + 1
+        return answered
+
+    def settle(self) -> None:
+        self._age = dict.fromkeys(self._age, 0)
+        self.model.settle()
+
+
 @dataclass(frozen=True)
 class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerState]):
     """Let workers minimise their own objectives, and a server raise prices with those that have arrived.
@@ -207,6 +232,7 @@ class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerSta
     delay: int = number(8, low=1)
     weighs = "rows"
     taxonomy = Taxonomy("decentralised", "bounded", "change", "server")
+    serves_by = _ConsensusHandler
 
     def init(self, group: Group, params: FloatVector, weight: float) -> WorkerState:
         """Return the model to start from as the one all agree on, and no prices."""
@@ -235,39 +261,3 @@ class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerSta
     def served(self, params: FloatVector, state: WorkerState) -> tuple[FloatVector, int]:
         """Return the consensus; see `AbstractServerStrategy.served`."""
         return state.consensus, int(state.version[0])
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what keeps the consensus."""
-        return _Handler(model, self.arrivals, self.delay)
-
-
-@final
-class _Handler(AbstractServerHandler):
-    def __init__(self, model: Model, arrivals: int, delay: int) -> None:
-        super().__init__(model)
-        self._arrivals, self._delay = arrivals, delay
-        # Rounds that are left of the epoch, and updates since the last message.
-        self._left = dict.fromkeys(model.working, model.rounds)
-        self._age = dict.fromkeys(model.working, 0)
-        self._waiting: list[int] = []
-
-    def accept(self, worker: int, message: ServerMessage) -> list[int]:
-        model = self.model
-        model.params += message.body
-        model.version += 1
-        self._left[worker] -= 1
-        self._waiting.append(worker)
-        # Who has no rounds left comes no more in this epoch.
-        to_come = [other for other, left in self._left.items() if left > 0 and other not in self._waiting]
-        wanted = min(self._arrivals, len(self._waiting) + len(to_come))
-        if len(self._waiting) < wanted or any(self._age[other] + 1 >= self._delay for other in to_come):
-            return []
-        answered, self._waiting = self._waiting, []
-        for other in self._age:
-            self._age[other] = 0 if other in answered else self._age[other] + 1
-        return answered
-
-    def settle(self) -> None:
-        self._left = dict.fromkeys(self._left, self.model.rounds)
-        self._age = dict.fromkeys(self._age, 0)
-        self.model.settle()

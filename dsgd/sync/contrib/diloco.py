@@ -97,7 +97,7 @@ from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
-    Model,
+    Quorum,
     ServerMessage,
     await_epoch_model,
     push,
@@ -376,6 +376,31 @@ class DecoupledState:
     version: AnyArray
 
 
+@final
+class _OuterHandler(AbstractServerHandler):
+    """Takes an outer step with the changes of a quorum."""
+
+    def start(self) -> None:
+        self._quorum = Quorum(self.model, self.strategy.wanted(len(self.model.working)))
+        self._sum, self._velocity = np.zeros_like(self.model.params), np.zeros_like(self.model.params)
+
+    def accept(self, worker: int, message: ServerMessage) -> list[int]:
+        self._sum += message.body
+        if not self._quorum.count(worker):
+            return []
+        model, kind = self.model, self.model.params.dtype.type
+        beta = kind(self.strategy.outer_momentum)
+        self._sum /= len(model.working)
+        self._velocity *= beta
+        self._velocity += self._sum
+        self._sum += beta * self._velocity
+        self._sum *= kind(self.strategy.outer_rate)
+        model.params -= self._sum
+        model.version += 1
+        self._sum.fill(0.0)
+        return self._quorum.release()
+
+
 @dataclass(frozen=True)
 class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
     """Let a server take Nesterov steps with the changes of a quorum of workers.
@@ -402,6 +427,7 @@ class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
     outer_rate: float = number(0.7, low=0, open_low=True)
     outer_momentum: float = number(0.3, low=0, high=1, open_high=True)
     taxonomy = Taxonomy("decentralised", "asynchronous", "change", "server")
+    serves_by = _OuterHandler
     weighs = "alike"
 
     def init(self, group: Group, params: FloatVector, weight: float) -> DecoupledState:
@@ -419,9 +445,6 @@ class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
         state.version[0] = await_epoch_model(group, params)
         state.base[:] = params
 
-    def collect(self, group: Group, params: FloatVector, weight: float, state: DecoupledState) -> None:
-        """Do nothing: since the epoch has ended all ranks have the model of the server."""
-
     def served(self, params: FloatVector, state: DecoupledState) -> tuple[FloatVector, int]:
         """Return the model; see `AbstractServerStrategy.served`."""
         return params, int(state.version[0])
@@ -429,47 +452,3 @@ class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
     def wanted(self, n_workers: int) -> int:
         """Return how many of so many workers are a quorum."""
         return max(1, min(n_workers, n_workers - 1 if self.quorum is None else int(self.quorum)))
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what takes the outer steps."""
-        return _Handler(model, self)
-
-
-@final
-class _Handler(AbstractServerHandler):
-    def __init__(self, model: Model, strategy: DecoupledDiLoCo) -> None:
-        super().__init__(model)
-        self._strategy = strategy
-        self._wanted = strategy.wanted(len(model.working))
-        self._sent = [0] * model.n_workers
-        self._waiting: list[int] = []
-        self._sum, self._velocity = np.zeros_like(model.params), np.zeros_like(model.params)
-
-    def accept(self, worker: int, message: ServerMessage) -> list[int]:
-        self._sent[worker] += 1
-        self._sum += message.body
-        self._waiting.append(worker)
-        if len(self._waiting) < min(self._wanted, len(self._waiting) + self._n_to_come()):
-            return []
-        answered, self._waiting = self._waiting, []
-        self._step()
-        return answered
-
-    def _step(self) -> None:
-        """Take an outer step with what has come."""
-        model, kind = self.model, self.model.params.dtype.type
-        beta = kind(self._strategy.outer_momentum)
-        self._sum /= len(model.working)
-        self._velocity *= beta
-        self._velocity += self._sum
-        self._sum += beta * self._velocity
-        self._sum *= kind(self._strategy.outer_rate)
-        model.params -= self._sum
-        model.version += 1
-        self._sum.fill(0.0)
-
-    def _n_to_come(self) -> int:
-        """Return how many workers will still send something before the epoch ends."""
-        rounds = self.model.rounds
-        end = -(-max(self._sent) // rounds) * rounds
-        return sum(self._sent[worker] < end for worker in self.model.working if worker not in self._waiting)
