@@ -93,7 +93,4 @@ def test_parameters_are_checked():
     """What cannot be is refused, and texts name the strategy."""
     with pytest.raises(IncompatiblePartsError, match="trains nothing"):
         StreamingDiLoCo(8, 2, 2, 0.0)
-    for wrong in ({"fragments": 0}, {"delay": 5}, {"mixing": 1.0}, {"outer_rate": 0.0}):
-        with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
-            StreamingDiLoCo(**wrong)
     assert resolve("streaming-diloco:every=64,fragments=2,compressor=fp16") == StreamingDiLoCo(64, 2, compressor=Half())

@@ -280,12 +280,8 @@ def test_lars_trains_on_two_ranks_as_on_one() -> None:
 
 def test_passes_that_cannot_be_are_refused() -> None:
     """Unknown precisions, empty parts, float16 where ranks do not wait for each other."""
-    for options, text in (
-        ({"precision": "float8"}, "precision"), ({"rows": 0}, "rows"), ({"clip": 0.0}, "clip"),
-        ({"scale": 0.5}, "scale"),
-    ):  # fmt: skip
-        with pytest.raises(InvalidParameterError, match=text):
-            Passes(**options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameterError, match="precision"):
+        Passes(precision="float8")  # type: ignore[arg-type]
     with pytest.raises(IncompatiblePartsError, match="bfloat16"):
         _fit(sync=ASGD(), passes=Passes(precision="float16"))
     with pytest.raises(InvalidParameterError, match="passes"):
