@@ -415,15 +415,3 @@ def allgathered_bytes(lengths: Sequence[int], itemsize: int, link: Link = DEFAUL
     by_ring = choose_gather(sum(lengths) * itemsize, size, link) == "ring"
     messages = size - 1 if by_ring else n_levels(size)
     return (size - 1) * sum(lengths) * itemsize + size * messages * HEADER_BYTES
-
-
-def gather_cost(rank: int, lengths: Sequence[int], itemsize: int, root: int = 0) -> Cost:
-    """Return what `rank` sends when `root` gathers ``lengths[r]`` elements from each rank r: a length and a vector."""
-    if rank == root:
-        return Cost(0, 0)
-    return Cost(8 + lengths[rank] * itemsize + 2 * HEADER_BYTES, 2)
-
-
-def barrier_cost(size: int) -> Cost:
-    """Return what every rank sends in a barrier."""
-    return Cost(n_levels(size) * HEADER_BYTES, n_levels(size))

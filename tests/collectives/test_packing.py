@@ -23,12 +23,12 @@ from dsgd.collectives.algorithms.packing import (
     shortest_arborescence,
     subgraph,
 )
-from dsgd.collectives.algorithms.plan import plan_cost
 from dsgd.collectives.cost import ALGORITHMS
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster
 from gangs import run_gang
+from reference.collectives import plan_cost
 
 
 def linked(size: int, seed: int) -> np.ndarray:
