@@ -18,7 +18,7 @@ from typing import Any
 def loaded_on_use(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package, which loads a name from its module when it is first used.
 
-    Names are separated by spaces, and modules are relative to the package if they begin with a dot. `dir` lists them too.
+    Names are separated by spaces, and modules are relative to the package if they begin with a dot. ``dir`` lists all.
     """
     homes = {name: home for home, of_home in names.items() for name in of_home.split()}
     module = vars(sys.modules[package])
