@@ -18,7 +18,7 @@ from dsgd.collectives.cost import ALGORITHMS, DEFAULT_LINK, hierarchical_seconds
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
-from gangs import TRANSPORTS, run_gang
+from gangs import TRANSPORTS, run_gang, spent
 from reference import collectives as reference
 from reference.collectives import plan_cost
 
@@ -51,9 +51,7 @@ def all_summed(kind: str, rounds: list[list[np.ndarray]], algorithm: str) -> lis
             mine = vectors[group.rank].copy()
             group.ledger.begin_round("sync")
             group.allreduce(mine)
-            group.ledger.end_round()
-            totals = group.ledger.records().totals
-            after = Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+            after = spent(group)
             found.append((mine, Cost(after.n_bytes - before.n_bytes, after.messages - before.messages)))
             before = after
         return found

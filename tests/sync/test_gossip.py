@@ -19,7 +19,7 @@ from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import GradientDescent, Momentum
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import DPSGD, SCAFFOLD, FedProx, Hogwild, LocalSGD, MinibatchSGD
-from gangs import run_gang
+from gangs import run_gang, spent
 from reference.decentralised import after, decentralised
 from topologies import TOPOLOGIES
 
@@ -87,9 +87,7 @@ def test_gossip_costs_what_the_closed_form_says(name: str, size: int, number: in
     def program(group: Group) -> Cost:
         group.ledger.begin_round("sync")
         neighbour_mean(group, np.ones(11), topology, number, np.empty((2, 11)))
-        group.ledger.end_round()
-        totals = group.ledger.records().totals
-        return Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+        return spent(group)
 
     for rank, cost in enumerate(run_gang("inproc", size, program)):
         assert cost == gossip_cost(topology, rank, size, 11, 8, number)
