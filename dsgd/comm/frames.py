@@ -147,6 +147,14 @@ def describe_mismatch(expected: Header, got: Header) -> str:
     return "; ".join(f"expected {name} {want}, got {have}" for name, want, have in pairs if want != have)
 
 
+def not_at_one_point(rank: int, source: int, op: int, out: AnyArray, sent_op: int, sent: AnyArray) -> ProtocolError:
+    """Return the error of a rank that waited for an array like `out` and got another one, or that of another `op`."""
+    expected, got = (Header(0, 0, 0, code, check_array(a), a.nbytes) for code, a in ((op, out), (sent_op, sent)))
+    return ProtocolError(
+        f"rank {rank} and rank {source} are not at the same point: {describe_mismatch(expected, got)}."
+    )
+
+
 # Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
 MAX_LIMIT_S: Final = 1e6
 

@@ -106,28 +106,14 @@ class Network:
             return self.inside
         return Link(byte_s=self.lane.byte_s / n_lanes, overhead_s=self.lane.overhead_s, latency_s=self.lane.latency_s)
 
-    def ports(self, a: int, b: int, size: int) -> tuple[int, int]:
-        """Return the ports that a message from a to b leaves by and comes in by, of `n_ports` of `size` ranks."""
-        hosts, n_hosts = (self.host_of(a), self.host_of(b)), self._n_hosts(size)
-        if hosts[0] != hosts[1]:
-            return hosts
-        if self.lane is None or not self._n_lanes(a, b):
-            return n_hosts + a, n_hosts + b
-        # One port per direct neighbour, a seat on its host.
-        n, first = self.ranks_per_host, n_hosts + size
-        return first + a * n + b % n, first + b * n + a % n
-
     def n_ports(self, size: int) -> int:
         """Return how many ports there are in each direction, for this many ranks."""
-        return self._n_hosts(size) + size + (size * self.ranks_per_host if self.lanes else 0)
+        return -(-size // self.ranks_per_host) + size + (size * self.ranks_per_host if self.lanes else 0)
 
     def with_link(self, a: int, b: int, link: Link) -> Network:
         """Return this network with another link between the hosts a and b, in both directions."""
         kept = tuple(entry for entry in self.odd if sorted(entry[:2]) != sorted((a, b)))
         return replace(self, odd=(*kept, (a, b, link)))
-
-    def _n_hosts(self, size: int) -> int:
-        return -(-size // self.ranks_per_host)
 
     def _n_lanes(self, a: int, b: int) -> int:
         n = self.ranks_per_host
