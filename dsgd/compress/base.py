@@ -231,17 +231,11 @@ class Identity(AbstractMemoryless):
 
 @dataclass
 class FeedbackMemory(AbstractMemory):
-    """The state of `ErrorFeedback`.
+    """The state of `ErrorFeedback`."""
 
-    Parameters
-    ----------
-    residual : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    inner : AbstractMemory
-        The memory of the compressor inside.
-    """
-
+    # What has not been sent, in the unit of the vectors.
     residual: FloatVector = field(metadata=SUMMED)
+    # The memory of the compressor inside.
     inner: Any
 
 

@@ -62,14 +62,9 @@ from dsgd.validation import number
 
 @dataclass
 class PowerMemory(AbstractMemory):
-    """The state of `PowerSGD`.
+    """The state of `PowerSGD`."""
 
-    Parameters
-    ----------
-    right : array, shape (rank * n_columns,)
-        The row factors of the last vector, one after the other.
-    """
-
+    # Shape (rank * n_columns,): The row factors of the last vector, one after the other.
     right: FloatVector = field(metadata=ALIKE)
 
 
@@ -157,14 +152,9 @@ def times_rows(rows: FloatMatrix, matrix: FloatMatrix) -> FloatMatrix:
 
 @dataclass
 class DeMoMemory(AbstractMemory):
-    """The state of `DeMo`.
+    """The state of `DeMo`."""
 
-    Parameters
-    ----------
-    momentum : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    """
-
+    # What has not been sent, in the unit of the vectors.
     momentum: FloatVector = field(metadata=SUMMED)
 
 

@@ -59,23 +59,15 @@ from dsgd.validation import check_number, number
 
 @dataclass
 class DGCMemory(AbstractMemory):
-    """The state of `DGC`.
+    """The state of `DGC`."""
 
-    Parameters
-    ----------
-    velocity : array, shape (n,)
-        The momentum of what has not been sent.
-    residual : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    n_seen : array of int64, shape (1,)
-        Vectors so far, for the warm-up.
-    limit : array of float64, shape (1,)
-        The longest vector that is not clipped.
-    """
-
+    # The momentum of what has not been sent.
     velocity: FloatVector = field(metadata=SUMMED)
+    # What has not been sent, in the unit of the vectors.
     residual: FloatVector = field(metadata=SUMMED)
+    # Vectors so far, for the warm-up.
     n_seen: IntVector = field(metadata=ALIKE)
+    # The longest vector that is not clipped.
     limit: FloatVector = field(metadata=OWN)
 
 
@@ -165,17 +157,11 @@ class DGC(AbstractSparse[DGCMemory]):
 
 @dataclass
 class GTopKMemory(AbstractMemory):
-    """The state of `GTopK`.
+    """The state of `GTopK`."""
 
-    Parameters
-    ----------
-    residual : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    n_seen : array of int64, shape (1,)
-        Vectors so far, for the warm-up.
-    """
-
+    # What has not been sent, in the unit of the vectors.
     residual: FloatVector = field(metadata=SUMMED)
+    # Vectors so far, for the warm-up.
     n_seen: IntVector = field(metadata=ALIKE)
 
 

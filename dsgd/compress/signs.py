@@ -106,14 +106,9 @@ class Sign(AbstractMemoryless):
 
 @dataclass
 class VoteMemory(AbstractMemory):
-    """The state of `MajorityVote`.
+    """The state of `MajorityVote`."""
 
-    Parameters
-    ----------
-    momentum : array, shape (n,) or (0,)
-        Running mean of the vectors; empty without momentum.
-    """
-
+    # Running mean of the vectors; empty without momentum.
     momentum: FloatVector = field(metadata=SUMMED)
 
 

@@ -250,17 +250,11 @@ _ODD = 0xD1342543DE82EF95
 
 @dataclass
 class StreamMemory(AbstractMemory):
-    """The state of a compressor that draws random numbers.
+    """The state of a compressor that draws random numbers."""
 
-    Parameters
-    ----------
-    key : array of uint64, shape (1,)
-        Key of the random numbers of this rank.
-    n_drawn : array of uint64, shape (1,)
-        Vectors that have drawn from them.
-    """
-
+    # Key of the random numbers of this rank.
     key: WordVector = field(metadata=OWN)
+    # Vectors that have drawn from them.
     n_drawn: WordVector = field(metadata=ALIKE)
 
     def draw(self) -> WordVector:
@@ -347,14 +341,9 @@ class NonZero(AbstractSparse[NoMemory], AbstractMemoryless):
 
 @dataclass
 class ResidualMemory(AbstractMemory):
-    """The state of a compressor with a memory of its own.
+    """The state of a compressor with a memory of its own."""
 
-    Parameters
-    ----------
-    residual : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    """
-
+    # What has not been sent, in the unit of the vectors.
     residual: FloatVector = field(metadata=SUMMED)
 
 

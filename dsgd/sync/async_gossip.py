@@ -72,24 +72,16 @@ from dsgd.validation import number
 
 @dataclass
 class InFlightState(AbstractRejoining):
-    """The state of overlap SGP.
+    """The state of overlap SGP."""
 
-    Parameters
-    ----------
-    weight : array of float64, shape (1,)
-        w of this rank.
-    rounds : array of int64, shape (1,)
-        Exchanges so far.
-    anchor : array, shape (n_params,)
-        z after the last exchange.
-    sent : array, shape (delay, n_params + 1)
-        The share of each of the last rounds, as every out-peer of that round gets it; round k in row ``k % delay``. At
-        first, the rows of future rounds hold what arrives in those rounds.
-    """
-
+    # w of this rank.
     weight: FloatVector = field(metadata=OWN)
+    # Exchanges so far.
     rounds: IntVector = field(metadata=OWN)
+    # z after the last exchange.
     anchor: FloatVector
+    # Shape (delay, n_params + 1): The share of each of the last rounds, as every out-peer of that round gets it; round k in
+    # row ``k % delay``. At first, the rows of future rounds hold what arrives in those rounds.
     sent: FloatMatrix = field(metadata=OWN)
 
     def __post_init__(self) -> None:
@@ -238,31 +230,18 @@ _IS_DONE: Final = 0.0
 
 @dataclass
 class PairState:
-    """The state of a rank.
+    """The state of a rank."""
 
-    Parameters
-    ----------
-    exchanges : array of int64, shape (1,)
-        How often it could have exchanged.
-
-    Attributes
-    ----------
-    sent : array, shape (n_params + 1,)
-        The model as it was sent. It and the fields below belong to this gang and are not handed to another.
-    partner : int
-        The rank it was sent to; negative for none.
-    looks : int
-        How often this rank has looked for the answer.
-    going : set of int
-        The ranks that a passive one may still hear from in this epoch: the active ones, and who says when all are done.
-    """
-
+    # How often it could have exchanged.
     exchanges: AnyArray
 
     def __post_init__(self) -> None:
+        # The model as it was sent, to what rank (negative for none), and how often this rank has looked for the answer:
+        # of this gang alone, and not handed to another.
         self.sent: FloatVector = np.zeros(0)
         self.partner = -1
         self.looks = 0
+        # The ranks that a passive one may still hear from in this epoch: the active ones, and who says when all are done.
         self.going: set[int] = set()
 
 

@@ -58,30 +58,20 @@ _N_TOLD: Final = 1 + len(Seen._fields)
 
 @dataclass
 class AutoState:
-    """The state of the strategy.
+    """The state of the strategy."""
 
-    Parameters
-    ----------
-    every : array of int64, shape (3,)
-        The period, after how many rounds ranks decide, and how often they have decided.
-    asks : array of int64, shape (1,)
-        Whether the next exchange carries the measurements of the ranks.
-    told : array of float64, shape (12,)
-        The measurements of this rank; after the exchange, their mean over ranks.
-    start : array of float64, shape (18,)
-        `Measured` at the first decision.
-    periods : array of float64, shape (64, 4)
-        The periods so far: since how many rows of the longest rank, since when in seconds, rows, and the number in
-        `WHYS` of the reason. Unused rows are zero; when all are used, the second oldest is dropped.
-    compression : NoState or CompressionState
-        The state of the compressor.
-    """
-
+    # Shape (3,): The period, after how many rounds ranks decide, and how often they have decided.
     every: IntVector
+    # Whether the next exchange carries the measurements of the ranks.
     asks: IntVector
+    # Shape (12,): The measurements of this rank; after the exchange, their mean over ranks.
     told: FloatVector
+    # Shape (18,): `Measured` at the first decision.
     start: FloatVector = field(metadata=ALIKE)
+    # Shape (64, 4): The periods so far: since how many rows of the longest rank, since when in seconds, rows, and the
+    # number in `WHYS` of the reason. Unused rows are zero; when all are used, the second oldest is dropped.
     periods: FloatMatrix = field(metadata=ALIKE)
+    # The state of the compressor.
     compression: NoState | CompressionState
 
 

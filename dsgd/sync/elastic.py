@@ -80,14 +80,9 @@ from dsgd.validation import number
 
 @dataclass
 class CentreState:
-    """The state of elastic averaging.
+    """The state of elastic averaging."""
 
-    Parameters
-    ----------
-    centre : array, shape (n_params,)
-        The centre, equal on all ranks.
-    """
-
+    # The centre, equal on all ranks.
     centre: FloatVector = field(metadata=ALIKE)
 
     def __post_init__(self) -> None:
@@ -143,17 +138,11 @@ class EASGD(AbstractStrategy[CentreState]):
 
 @dataclass
 class ElasticState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    centre : array, shape (n_params,)
-        The centre at the end of the last epoch, equal on all workers.
-    version : array of int64, shape (1,)
-        The number of exchanges it had had at its last answer to this worker.
-    """
-
+    # The centre at the end of the last epoch, equal on all workers.
     centre: FloatVector = field(metadata=ALIKE)
+    # The number of exchanges it had had at its last answer to this worker.
     version: AnyArray
 
 
@@ -226,17 +215,11 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
 
 @dataclass
 class DownpourState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    base : array, shape (n_params,)
-        The model when it last sent or fetched.
-    pushes : array of int64, shape (1,)
-        How often it has sent.
-    """
-
+    # The model when it last sent or fetched.
     base: FloatVector = field(metadata=ALIKE)
+    # How often it has sent.
     pushes: AnyArray
 
 

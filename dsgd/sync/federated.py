@@ -67,23 +67,15 @@ from dsgd.validation import number
 
 @dataclass
 class ControlState(AbstractRejoining):
-    """The state of SCAFFOLD.
+    """The state of SCAFFOLD."""
 
-    Parameters
-    ----------
-    anchor : array, shape (n_params,)
-        x, the model that all ranks had after the last exchange.
-    common : array, shape (n_params,)
-        c, equal on all ranks.
-    own : array, shape (n_params,)
-        c_p of this rank.
-    rate_sum : array of float64, shape (1,)
-        Sum of the rates of the steps since the last exchange.
-    """
-
+    # x, the model that all ranks had after the last exchange.
     anchor: FloatVector = field(metadata=ALIKE)
+    # c, equal on all ranks.
     common: FloatVector
+    # c_p of this rank.
     own: FloatVector
+    # Sum of the rates of the steps since the last exchange.
     rate_sum: FloatVector
 
     def __post_init__(self) -> None:
@@ -166,14 +158,9 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
 
 @dataclass
 class AnchorState:
-    """The state of FedProx.
+    """The state of FedProx."""
 
-    Parameters
-    ----------
-    anchor : array, shape (n_params,)
-        The last average.
-    """
-
+    # The last average.
     anchor: FloatVector = field(metadata=ALIKE)
 
 

@@ -105,14 +105,9 @@ from dsgd.validation import number
 
 @dataclass
 class RoundState:
-    """The state of gossip.
+    """The state of gossip."""
 
-    Parameters
-    ----------
-    rounds : array of int64, shape (1,)
-        Exchanges so far: which of its graphs a topology is at.
-    """
-
+    # Exchanges so far: which of its graphs a topology is at.
     rounds: IntVector
 
     def __post_init__(self) -> None:
@@ -184,20 +179,13 @@ class DPSGD(AbstractStrategy[RoundState]):
 
 @dataclass
 class PushSumState:
-    """The state of stochastic gradient push.
+    """The state of stochastic gradient push."""
 
-    Parameters
-    ----------
-    weight : array of float64, shape (1,)
-        w of this rank; one again where ranks have all got the same model.
-    rounds : array of int64, shape (1,)
-        Exchanges so far.
-    anchor : array, shape (n_params,)
-        z after the last exchange.
-    """
-
+    # w of this rank; one again where ranks have all got the same model.
     weight: FloatVector = field(metadata=OWN)
+    # Exchanges so far.
     rounds: IntVector
+    # z after the last exchange.
     anchor: FloatVector
 
     def __post_init__(self) -> None:
@@ -285,20 +273,13 @@ _FOR_SUMS: Final = (DGC, DeMo, ErrorFeedback, GTopK, MajorityVote, PowerSGD)
 
 @dataclass
 class ChocoState(AbstractRejoining):
-    """The state of CHOCO-SGD.
+    """The state of CHOCO-SGD."""
 
-    Parameters
-    ----------
-    public : array, shape (n_params,)
-        c of this rank: what its neighbours know of its model.
-    mixed : array, shape (n_params,)
-        s of this rank: the weighted mean of the public copies of its neighbours and its own.
-    memory : AbstractMemory
-        The state of the compressor.
-    """
-
+    # c of this rank: what its neighbours know of its model.
     public: FloatVector
+    # s of this rank: the weighted mean of the public copies of its neighbours and its own.
     mixed: FloatVector
+    # The state of the compressor.
     memory: AbstractMemory
 
     def __post_init__(self) -> None:

@@ -87,29 +87,20 @@ from dsgd.validation import number
 
 @dataclass
 class LeaderState:
-    """The state of leader SGD.
+    """The state of leader SGD."""
 
-    Parameters
-    ----------
-    group_leader : array, shape (n_params,) or (0,)
-        The model of the leader of this rank's group at the last exchange; empty with one group.
-    global_leader : array, shape (n_params,)
-        The last model of the global leader that this rank received.
-    losses : array of float64, shape (2,)
-        Sum of the losses since the last exchange, and their number.
-    exchanges : array of int64, shape (1,)
-        Exchanges so far.
-    leader : array of int64, shape (1,)
-        The rank that led all others at the last exchange.
-    leads : array of int64, shape (2,)
-        Whether this rank led its group, and all ranks, at the last exchange; also true while there are no leaders.
-    """
-
+    # The model of the leader of this rank's group at the last exchange; empty with one group.
     group_leader: FloatVector
+    # The last model of the global leader that this rank received.
     global_leader: FloatVector = field(metadata=ALIKE)
+    # Shape (2,): Sum of the losses since the last exchange, and their number.
     losses: FloatVector
+    # Exchanges so far.
     exchanges: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    # The rank that led all others at the last exchange.
     leader: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    # Shape (2,): Whether this rank led its group, and all ranks, at the last exchange; also true while there are no
+    # leaders.
     leads: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = field(metadata=OWN)
 
     def __post_init__(self) -> None:
@@ -243,17 +234,11 @@ def _pull(params: FloatVector, leader: FloatVector, strength: float) -> None:
 
 @dataclass
 class FollowerState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    version : array of int64, shape (1,)
-        Number of the leader that it was last pulled to.
-    losses : array of float64, shape (2,)
-        Sum of the losses since the last message, and their number.
-    """
-
+    # Number of the leader that it was last pulled to.
     version: AnyArray
+    # Shape (2,): Sum of the losses since the last message, and their number.
     losses: FloatVector
 
 

@@ -73,20 +73,13 @@ from dsgd.validation import number
 
 @dataclass
 class OuterState:
-    """The state of outer momentum; anchor and velocity are equal on all ranks.
+    """The state of outer momentum; anchor and velocity are equal on all ranks."""
 
-    Parameters
-    ----------
-    anchor : array, shape (n_params,)
-        x, the model that all ranks had after the last exchange.
-    velocity : array, shape (n_params,)
-        u, in units of the model.
-    compression : CompressionState or NoState
-        What is remembered of what has been sent, where it is compressed.
-    """
-
+    # x, the model that all ranks had after the last exchange.
     anchor: FloatVector = field(metadata=ALIKE)
+    # u, in units of the model.
     velocity: FloatVector = field(metadata=ALIKE)
+    # What is remembered of what has been sent, where it is compressed.
     compression: CompressionState | NoState
 
 

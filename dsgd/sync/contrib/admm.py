@@ -75,17 +75,11 @@ from dsgd.validation import number
 
 @dataclass
 class ConsensusState(AbstractRejoining):
-    """The state of consensus ADMM.
+    """The state of consensus ADMM."""
 
-    Parameters
-    ----------
-    consensus : array, shape (n_params,)
-        z, equal on all ranks.
-    dual : array, shape (n_params,)
-        u_p of this rank.
-    """
-
+    # z, equal on all ranks.
     consensus: FloatVector = field(metadata=ALIKE)
+    # u_p of this rank.
     dual: FloatVector
 
     def rejoin(self, params: FloatVector) -> None:
@@ -152,23 +146,15 @@ class ADMM(AbstractStrategy[ConsensusState], AbstractLocalTerm[ConsensusState]):
 
 @dataclass
 class WorkerState(AbstractRejoining):
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    consensus : array, shape (n_params,)
-        z at the end of the last epoch, or as it was answered since.
-    dual : array, shape (n_params,)
-        u_p.
-    told : array, shape (n_params,)
-        ``x_p + u_p`` as the server knows it.
-    version : array of int64, shape (1,)
-        How many messages z had had.
-    """
-
+    # z at the end of the last epoch, or as it was answered since.
     consensus: FloatVector = field(metadata=ALIKE)
+    # u_p.
     dual: FloatVector
+    # ``x_p + u_p`` as the server knows it.
     told: FloatVector
+    # How many messages z had had.
     version: AnyArray
 
     def rejoin(self, params: FloatVector) -> None:

@@ -108,23 +108,16 @@ from dsgd.validation import number
 
 @dataclass
 class StreamingState:
-    """The state of Streaming DiLoCo.
+    """The state of Streaming DiLoCo."""
 
-    Parameters
-    ----------
-    fragments : tuple of OuterState
-        What is remembered of each fragment.
-    held : array, shape (n_params,)
-        Of each fragment whose turn has been, the part of this rank's model then; after the sum, that of all ranks.
-    turns : array of int64, shape (1,)
-        Exchanges so far.
-    unsent : array of int64, shape (1,)
-        The fragment that is held and has not been summed; -1 is none.
-    """
-
+    # What is remembered of each fragment.
     fragments: tuple[OuterState, ...]
+    # Of each fragment whose turn has been, the part of this rank's model then; after the sum, that of
+    # all ranks.
     held: FloatVector
+    # Exchanges so far.
     turns: IntVector
+    # The fragment that is held and has not been summed; -1 is none.
     unsent: IntVector
 
     def __post_init__(self) -> None:
@@ -251,26 +244,17 @@ def _places(n: int, size: int) -> list[slice]:
 
 @dataclass
 class EagerState(AbstractRejoining):
-    """The state of eager DiLoCo.
+    """The state of eager DiLoCo."""
 
-    Parameters
-    ----------
-    anchor : array, shape (n_params,)
-        y of this rank.
-    velocity : array, shape (n_params,)
-        u of this rank.
-    own : array, shape (n_params,)
-        d of this rank, of the last round. Ranks that take over have its mean in their models.
-    others : array, shape (n_params,)
-        The same until it has been summed, then what the others add.
-    unsent : array of int64, shape (1,)
-        Whether it has not been summed.
-    """
-
+    # y of this rank.
     anchor: FloatVector
+    # u of this rank.
     velocity: FloatVector
+    # d of this rank, of the last round. Ranks that take over have its mean in their models.
     own: FloatVector
+    # The same until it has been summed, then what the others add.
     others: FloatVector = field(metadata=SUMMED)
+    # Whether it has not been summed.
     unsent: IntVector
 
     def rejoin(self, params: FloatVector) -> None:
@@ -362,17 +346,11 @@ class EagerDiLoCo(AbstractStrategy[EagerState], AbstractBeside[EagerState]):
 
 @dataclass
 class DecoupledState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    base : array, shape (n_params,)
-        y, the model that it has had from the server.
-    version : array of int64, shape (1,)
-        Its number.
-    """
-
+    # y, the model that it has had from the server.
     base: FloatVector = field(metadata=ALIKE)
+    # Its number.
     version: AnyArray
 
 
