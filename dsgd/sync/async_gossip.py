@@ -80,8 +80,8 @@ class InFlightState(AbstractRejoining):
     rounds: IntVector = field(metadata=OWN)
     # z after the last exchange.
     anchor: FloatVector
-    # Shape (delay, n_params + 1): The share of each of the last rounds, as every out-peer of that round gets it; round k in
-    # row ``k % delay``. At first, the rows of future rounds hold what arrives in those rounds.
+    # Shape (delay, n_params + 1): the share of each of the last rounds, as every out-peer of that round gets it; of
+    # round k in row ``k % delay``. At first, the rows of future rounds hold what arrives in those rounds.
     sent: FloatMatrix = field(metadata=OWN)
 
     def __post_init__(self) -> None:
@@ -241,7 +241,7 @@ class PairState:
         self.sent: FloatVector = np.zeros(0)
         self.partner = -1
         self.looks = 0
-        # The ranks that a passive one may still hear from in this epoch: the active ones, and who says when all are done.
+        # Whom a passive rank may still hear from in this epoch: the active ones, and who says when all are done.
         self.going: set[int] = set()
 
 
