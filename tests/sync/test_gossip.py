@@ -21,7 +21,7 @@ from dsgd.sim import SimulatedCluster
 from dsgd.sync import DPSGD, SCAFFOLD, FedProx, Hogwild, LocalSGD, MinibatchSGD
 from gangs import run_gang, spent
 from reference.decentralised import after, decentralised
-from topologies import TOPOLOGIES
+from topologies import TOPOLOGIES, uniform_matrix
 
 
 def scatter_of(size: int, n: int, dtype: Any = np.float64) -> np.ndarray:
@@ -66,7 +66,7 @@ def test_push_sum_conserves_mass(name: str, size: int, n: int) -> None:
         np.testing.assert_allclose(result.sum(axis=0), start.sum(axis=0), rtol=0, atol=1e-13)
         expected = start
         for number in range(rounds):
-            expected = mixing_matrix(topology, size, number, "uniform") @ expected
+            expected = uniform_matrix(topology, size, number) @ expected
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-14)
 
 
