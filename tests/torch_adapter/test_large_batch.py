@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,6 @@ from dsgd.runtime.train.run import begin_run  # noqa: E402
 from dsgd.sync import ASGD, LocalSGD, MinibatchSGD  # noqa: E402
 from dsgd.torch import LARS, FlatModule, Passes, TorchClassifier  # noqa: E402
 from dsgd.torch.oracle import streamed_gradient  # noqa: E402
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _pair() -> tuple[nn.Module, torch.Tensor]:
