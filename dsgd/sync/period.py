@@ -53,12 +53,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from dsgd.types import FloatVector, IntVector
-from dsgd.validation import Checked, check_choice, number
+from dsgd.validation import Checked, number
 
 Parallelism: TypeAlias = Literal["data", "model"]
 Optimisation: TypeAlias = Literal["centralised", "decentralised"]
@@ -68,7 +68,7 @@ Pattern: TypeAlias = Literal["all-reduce", "broadcast", "gossip", "pairs", "serv
 
 
 @dataclass(frozen=True)
-class Taxonomy:
+class Taxonomy(Checked):
     """What kind of method a strategy is.
 
     Parameters
@@ -101,11 +101,6 @@ class Taxonomy:
     sends: Sent
     pattern: Pattern
     parallelism: Parallelism = "data"
-
-    def __post_init__(self) -> None:
-        """Refuse other words."""
-        for name, words in get_type_hints(Taxonomy).items():
-            check_choice(f"Taxonomy({name}=...)", getattr(self, name), get_args(words))
 
 
 #: What ranks count by in a mean of models: their rows; their rows over the sums of their rates; or all alike, with what
