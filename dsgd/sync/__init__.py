@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         EagerDiLoCo,
         StreamingDiLoCo,
     )
-    from dsgd.sync.contrib.fragments import streaming_for
     from dsgd.sync.elastic import EASGD, AsyncEASGD, Downpour
     from dsgd.sync.federated import SCAFFOLD, FedProx, check_combination
     from dsgd.sync.gossip import DPSGD, SGP, ChocoSGD
@@ -121,7 +120,6 @@ __all__ = [
     "common_factor",
     "mean_shares",
     "resolve",
-    "streaming_for",
     "weighted_mean",
 ]
 
@@ -137,7 +135,6 @@ __getattr__ = loaded_on_use(
         ".contrib.admm": "ADMM AsyncADMM",
         ".contrib.anytime": "AnytimeSGD",
         ".contrib.diloco": "DecoupledDiLoCo EagerDiLoCo StreamingDiLoCo",
-        ".contrib.fragments": "streaming_for",
         ".elastic": "EASGD AsyncEASGD Downpour",
         ".federated": "SCAFFOLD FedProx check_combination",
         ".gossip": "DPSGD SGP ChocoSGD",

@@ -178,6 +178,11 @@ class StreamingDiLoCo(AbstractStrategy[StreamingState], AbstractBeside[Streaming
         return max(1, n_params // int(self.fragments))
 
     @property
+    def kept(self) -> float:
+        """The share of the local steps that is not lost where the common fragment takes the place of the own."""
+        return 1.0 - self.delay * (1.0 - self.mixing) / self.fragments
+
+    @property
     def hides_exchange(self) -> bool:
         """If a fragment may be late."""
         return self.delay > 0
