@@ -18,7 +18,8 @@ import pytest
 from distributed import Security
 
 from dsgd.collectives import Cost, Group
-from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.listener import Wrap
 from dsgd.comm.wires import inproc, shm, tcp

@@ -120,7 +120,7 @@ class OneCycle(AbstractCycle):
         return float(self.tail)
 
 
-#: What ``learning_rate=`` may be: a name of `dsgd.kernels.SCHEDULES` or of a cycle with its defaults, or a cycle.
+#: What ``learning_rate=`` may be: a name of `dsgd.kernels.state.SCHEDULES` or of a cycle with its defaults, or a cycle.
 LearningRate: TypeAlias = str | AbstractCycle
 
 

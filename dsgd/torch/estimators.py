@@ -15,7 +15,7 @@ from torch import nn
 from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import BlockSummary
+from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.prediction import AbstractClusterClassifier, AbstractClusterRegressor
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint

@@ -17,10 +17,11 @@ import numpy as np
 from sklearn.base import OutlierMixin
 
 from dsgd.comm.base import TransportName
-from dsgd.inputs import is_collection, notifies_callbacks
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterRegressor
+from dsgd.inputs.sources import is_collection
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, fill

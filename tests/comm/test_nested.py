@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group, allreduce_cost
-from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import inproc, nested
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger

@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 from sklearn.base import clone
 
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.errors import AbortedError, CheckpointError, InvalidParameterError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
 from dsgd.runtime.checkpoints import checkpoint as writer_module

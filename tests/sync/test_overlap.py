@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.train import TrainJob, TrainResult

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - what comes below needs torch
 
 from dsgd.collectives import Group  # noqa: E402
-from dsgd.comm import AbortFlag  # noqa: E402
+from dsgd.comm.frames import AbortFlag  # noqa: E402
 from dsgd.comm.topology import Complete  # noqa: E402
 from dsgd.comm.wires import inproc  # noqa: E402
 from dsgd.compress import DGC, DeMo, ErrorFeedback, Half, RandomK  # noqa: E402
