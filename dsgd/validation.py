@@ -179,7 +179,7 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Raise `InvalidParameterError` if a field is not what it declares."""
-        kind = type(self)
+        kind: Any = type(self)
         for each in fields(self):  # type: ignore[arg-type]  # a dataclass, as only these call it
             where, value, text = f"{kind.__name__}({each.name}=...)", getattr(self, each.name), str(each.type)
             if "within" in each.metadata:
