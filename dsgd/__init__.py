@@ -63,7 +63,3 @@ def __getattr__(name: str) -> Any:
 
     globals()["__version__"] = found = version("dsgd")
     return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

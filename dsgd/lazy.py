@@ -18,17 +18,19 @@ from typing import Any
 def loaded_on_use(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package, which loads a name from its module when it is first used.
 
-    Names are separated by spaces, and modules are relative to the package if they begin with a dot.
+    Names are separated by spaces, and modules are relative to the package if they begin with a dot. ``dir`` lists all.
     """
-    homes = {name: module for module, of_module in names.items() for name in of_module.split()}
+    homes = {name: home for home, of_home in names.items() for name in of_home.split()}
+    module = vars(sys.modules[package])
+    module["__dir__"] = lambda: sorted({*module, *module["__all__"]})
 
     def load(name: str) -> Any:
         if name not in homes:
-            known = ", ".join(sys.modules[package].__all__)
+            known = ", ".join(module["__all__"])
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {known}")
         home = importlib.import_module(homes[name], package)
         value = getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{home.__name__}.{name}")
-        vars(sys.modules[package])[name] = value
+        module[name] = value
         return value
 
     return load

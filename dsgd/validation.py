@@ -6,8 +6,10 @@ import math
 import sys
 import warnings
 from collections.abc import Iterable
+from dataclasses import MISSING, field, fields
+from functools import cache
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.random import RandomState
@@ -154,3 +156,47 @@ def check_numbers(part: object, *names: str, optional: bool = False, **within: A
         value = getattr(part, name)
         if value is not None or not optional:
             check_number(f"{type(part).__name__}({name}=...)", value, **within)
+
+
+def number(
+    default: Any = MISSING,
+    *,
+    low: float | str = -math.inf,
+    high: float | str = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> Any:
+    """Declare a field of a `Checked` part as a number: an integer, or also None, if its type says so.
+
+    A bound may be the name of another field.
+    """
+    within = {"low": low, "high": high, "open_low": open_low, "open_high": open_high}
+    return field(default=default, metadata={"within": within})
+
+
+class Checked:
+    """A dataclass whose fields declare what they may be: a `number`, a bool, or one of the words of a `Literal`."""
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidParameterError` if a field is not what it declares."""
+        kind: Any = type(self)
+        for each in fields(self):  # type: ignore[arg-type]  # a dataclass, as only these call it
+            where, value, text = f"{kind.__name__}({each.name}=...)", getattr(self, each.name), str(each.type)
+            if "within" in each.metadata:
+                bounds = each.metadata["within"].items()
+                within = {key: getattr(self, bound) if isinstance(bound, str) else bound for key, bound in bounds}
+                if value is not None or "None" not in text:
+                    check_number(where, value, integer="int" in text, **within)
+            elif text in ("bool", str(bool)):
+                check_bool(where, value)
+            elif words := _words_of(kind).get(each.name):
+                check_choice(where, value, words)
+
+
+@cache
+def _words_of(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
+    try:
+        types = get_type_hints(kind)
+    except NameError:  # of a class of somebody else, with names that only type checkers see
+        return {}
+    return {name: get_args(words) for name, words in types.items() if get_origin(words) is Literal}

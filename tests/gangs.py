@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from distributed import Security
 
-from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.collectives import Cost, Group
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.listener import Wrap
 from dsgd.comm.wires import inproc, shm, tcp
@@ -257,6 +258,13 @@ def run_gang(
     with gang(kind, n, timeout_s) as transports:
         groups = [Group(transport, algorithm) for transport in transports]
         return raise_first(run_ranks([lambda group=group: program(group) for group in groups]))
+
+
+def spent(group: Group) -> Cost:
+    """End the round; return what the rank has sent since the gang began."""
+    group.ledger.end_round()
+    totals = group.ledger.records().totals
+    return Cost(int(totals["bytes_sent"]), int(totals["messages"]))
 
 
 def _join_processes(kind: str, listener: tcp.Listener, rank: int, addresses: list[str], timeout_s: float) -> Any:

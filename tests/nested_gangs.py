@@ -8,7 +8,8 @@ from itertools import accumulate
 from typing import Any
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import nested
 from dsgd.ledger import RankLedger
 from gangs import gang, raise_first, run_ranks

@@ -173,7 +173,7 @@ def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any,
         raise InvalidParameterError("--data mixes svmlight files and .npz archives: give files of one format")
     if kinds == {True}:
         from dsgd.datasets import load_svmlight
-        from dsgd.inputs import widen
+        from dsgd.inputs.blocks import widen
 
         X, y = load_svmlight(list(paths))
         if n_features is not None and X.shape[1] > n_features:

@@ -283,7 +283,7 @@ def _rows(
         raise InvalidParameterError(
             f"--valid names tables ({valid[:9]}), and --data does not: give files of one format"
         )
-    from dsgd.inputs import widen
+    from dsgd.inputs.blocks import widen
 
     (X, y), (X_val, y_val) = read_rows(paths), read_rows(valid)
     if is_svmlight(paths[0]) and is_svmlight(valid[0]):

@@ -257,37 +257,23 @@ class _Sum(NamedTuple):
     may_be_decoded: bool = False
 
 
+def _whole_cost(rank: int, size: int, n: int, itemsize: int, *_: Any) -> Cost:
+    return allreduce_cost(rank, size, n, itemsize)
+
+
+def _random_cost(rank: int, size: int, n: int, itemsize: int, compressor: compress.RandomK) -> Cost:
+    return allreduce_cost(rank, size, n_entries(n, compressor.density), itemsize)
+
+
 _SUMS: Final[dict[type, _Sum]] = {
-    compress.GTopK: _Sum(
-        lambda group, vector, compressor, memory, rest: payloads.gtopk_sum(group, vector, compressor, memory),
-        payloads.gtopk_cost,
-    ),
-    compress.Half: _Sum(
-        payloads.sum_halves, lambda rank, size, n, itemsize, compressor: payloads.halves_cost(rank, size, n)
-    ),
-    compress.Identity: _Sum(
-        lambda group, vector, *_: group.allreduce(vector),
-        lambda rank, size, n, itemsize, compressor: allreduce_cost(rank, size, n, itemsize),
-    ),
-    compress.MajorityVote: _Sum(
-        payloads.sum_votes, lambda rank, size, n, itemsize, compressor: payloads.votes_cost(rank, size, n)
-    ),
+    compress.GTopK: _Sum(payloads.gtopk_sum, payloads.gtopk_cost),
+    compress.Half: _Sum(payloads.sum_halves, payloads.halves_cost),
+    compress.Identity: _Sum(lambda group, vector, *_: group.allreduce(vector), _whole_cost),
+    compress.MajorityVote: _Sum(payloads.sum_votes, payloads.votes_cost),
     compress.NonZero: _Sum(_sum_nonzero, _gathered_cost),
-    compress.PowerSGD: _Sum(
-        lambda group, vector, compressor, memory, rest: sum_of_factors(group, [(vector, compressor, memory, rest)]),
-        _power_cost,
-    ),
-    compress.RandomK: _Sum(
-        _sum_random,
-        lambda rank, size, n, itemsize, compressor: allreduce_cost(
-            rank, size, n_entries(n, compressor.density), itemsize
-        ),
-    ),
-    compress.TernGrad: _Sum(
-        payloads.sum_ternary,
-        lambda rank, size, n, itemsize, compressor: payloads.ternary_cost(rank, size, n),
-        may_be_decoded=True,
-    ),
+    compress.PowerSGD: _Sum(lambda group, *given: sum_of_factors(group, [given]), _power_cost),
+    compress.RandomK: _Sum(_sum_random, _random_cost),
+    compress.TernGrad: _Sum(payloads.sum_ternary, payloads.ternary_cost, may_be_decoded=True),
 }
 _GATHERED: Final = _Sum(_sum_gathered, _gathered_cost, may_be_decoded=True)
 

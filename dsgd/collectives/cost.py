@@ -66,7 +66,7 @@ from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.validation import check_number
+from dsgd.validation import Checked, number
 
 #: All-reduces of ranks at equal distances.
 FlatAlgorithm = Literal["recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus"]
@@ -79,7 +79,7 @@ GatherAlgorithm = Literal["ring", "bruck"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class Link(Checked):
     """The cost of a message between two ranks.
 
     Parameters
@@ -99,15 +99,10 @@ class Link:
         A number is negative.
     """
 
-    byte_s: float
-    overhead_s: float = 0.0
-    latency_s: float = 0.0
-    added_byte_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse negative times."""
-        for name, value in vars(self).items():
-            check_number(f"Link({name}=...)", value, low=0)
+    byte_s: float = number(low=0)
+    overhead_s: float = number(0.0, low=0)
+    latency_s: float = number(0.0, low=0)
+    added_byte_s: float = number(0.0, low=0)
 
     @property
     def alpha_s(self) -> float:
@@ -420,15 +415,3 @@ def allgathered_bytes(lengths: Sequence[int], itemsize: int, link: Link = DEFAUL
     by_ring = choose_gather(sum(lengths) * itemsize, size, link) == "ring"
     messages = size - 1 if by_ring else n_levels(size)
     return (size - 1) * sum(lengths) * itemsize + size * messages * HEADER_BYTES
-
-
-def gather_cost(rank: int, lengths: Sequence[int], itemsize: int, root: int = 0) -> Cost:
-    """Return what `rank` sends when `root` gathers ``lengths[r]`` elements from each rank r: a length and a vector."""
-    if rank == root:
-        return Cost(0, 0)
-    return Cost(8 + lengths[rank] * itemsize + 2 * HEADER_BYTES, 2)
-
-
-def barrier_cost(size: int) -> Cost:
-    """Return what every rank sends in a barrier."""
-    return Cost(n_levels(size) * HEADER_BYTES, n_levels(size))

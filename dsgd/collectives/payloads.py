@@ -213,17 +213,17 @@ def _by_parts(
     return words
 
 
-def halves_cost(rank: int, size: int, n: int) -> Cost:
+def halves_cost(rank: int, size: int, n: int, *_: Any) -> Cost:
     """Return what `rank` sends in `sum_halves` of n elements."""
     return _parts_cost(rank, size, n, _half_words, _half_words)
 
 
-def votes_cost(rank: int, size: int, n: int) -> Cost:
+def votes_cost(rank: int, size: int, n: int, *_: Any) -> Cost:
     """Return what `rank` sends in `sum_votes` of n elements."""
     return allgatherv_cost(rank, [1] * size, 1, known=True) + _parts_cost(rank, size, n, words_for, words_for)
 
 
-def ternary_cost(rank: int, size: int, n: int) -> Cost:
+def ternary_cost(rank: int, size: int, n: int, *_: Any) -> Cost:
     """Return what `rank` sends in `sum_ternary` of n elements."""
     scale = allreduce_cost(rank, size, 1, 8, "recursive_doubling")
     width = (2 * size).bit_length()
@@ -289,7 +289,7 @@ def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[t
     return held[0], dropped
 
 
-def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: GTopKMemory) -> None:
+def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: GTopKMemory, *_: Any) -> None:
     """Replace `vector` by the k entries of the sum over ranks that the merges leave; see `GTopK`.
 
     - `vector`, shape (n,): this rank's vector, weighted; overwritten, bitwise equal on all ranks.

@@ -14,46 +14,4 @@ Begin with `base`, then `wires.inproc`, the simplest wire there is. The rooms:
 Where a rank waits, and how long it looks before it sleeps, is a table of `docs/architecture.rst`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from dsgd.lazy import loaded_on_use
-
-if TYPE_CHECKING:
-    from dsgd.comm.base import AbstractTransport, TransportName
-    from dsgd.comm.frames import AbortFlag
-    from dsgd.comm.sockets.listener import Listener, Wrap
-    from dsgd.comm.wires import inproc, shm, tcp
-    from dsgd.comm.wires.inproc import InprocTransport
-    from dsgd.comm.wires.shm import SharedTransport
-    from dsgd.comm.wires.tcp import TCPTransport
-
-
-__all__ = [
-    "AbortFlag",
-    "AbstractTransport",
-    "InprocTransport",
-    "Listener",
-    "SharedTransport",
-    "TCPTransport",
-    "TransportName",
-    "Wrap",
-    "inproc",
-    "shm",
-    "tcp",
-]
-
-
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".base": "AbstractTransport TransportName",
-        ".frames": "AbortFlag",
-        ".sockets.listener": "Listener Wrap",
-        ".wires": "inproc shm tcp",
-        ".wires.inproc": "InprocTransport",
-        ".wires.shm": "SharedTransport",
-        ".wires.tcp": "TCPTransport",
-    },
-)
+__all__: list[str] = []

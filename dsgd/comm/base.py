@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, fin
 import numpy as np
 
 from dsgd.comm.frames import OP_SEND
-from dsgd.errors import GangTimeoutError, InvalidParameterError
+from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import WAIT, RankLedger
 from dsgd.types import AnyArray, FloatMatrix, IntMatrix, IntVector
 from dsgd.validation import check_choice
@@ -110,6 +110,14 @@ class AbstractTransport(ABC):
     def helper(self, name: str) -> Executor:
         """Return an executor for one exchange at a time beside the work of this rank; the caller shuts it down."""
         return ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    @final
+    def _check_open(self, is_closed: bool, *peers: int | None) -> None:
+        if is_closed:
+            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        for peer in peers:
+            if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
+                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
 
     @final
     def send(self, to: int, outgoing: AnyArray, op: int = 0) -> None:

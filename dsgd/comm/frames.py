@@ -46,26 +46,10 @@ HEADER_BYTES: Final = _LAYOUT.size
 MAX_FRAME_BYTES: Final = 2**40
 _DTYPE_NAMES: Final = dict(enumerate(("float32", "float64", "int64", "int32", "uint64", "uint32", "uint8"), 1))
 DTYPE_CODES: Final[dict[np.dtype[np.generic], int]] = {np.dtype(name): code for code, name in _DTYPE_NAMES.items()}
-OP_SEND: Final = 0
-OP_ALLREDUCE: Final = 1
-OP_BROADCAST: Final = 2
-OP_ALLGATHER: Final = 3
-OP_BARRIER: Final = 4
-OP_GATHER: Final = 5
-OP_SCATTER: Final = 6
-OP_GOSSIP: Final = 7
-OP_POST: Final = 8
-OP_NAMES: Final = {
-    OP_SEND: "send",
-    OP_ALLREDUCE: "allreduce",
-    OP_BROADCAST: "broadcast",
-    OP_ALLGATHER: "allgather",
-    OP_BARRIER: "barrier",
-    OP_GATHER: "gather",
-    OP_SCATTER: "scatter",
-    OP_GOSSIP: "gossip",
-    OP_POST: "post",
-}
+OP_SEND, OP_ALLREDUCE, OP_BROADCAST, OP_ALLGATHER, OP_BARRIER, OP_GATHER, OP_SCATTER, OP_GOSSIP, OP_POST = range(9)
+OP_NAMES: Final = dict(
+    enumerate(("send", "allreduce", "broadcast", "allgather", "barrier", "gather", "scatter", "gossip", "post"))
+)
 
 
 @dataclass(frozen=True)
@@ -145,6 +129,14 @@ def describe_mismatch(expected: Header, got: Header) -> str:
         ("flags", str(expected.flags), str(got.flags)),
     ]
     return "; ".join(f"expected {name} {want}, got {have}" for name, want, have in pairs if want != have)
+
+
+def not_at_one_point(rank: int, source: int, op: int, out: AnyArray, sent_op: int, sent: AnyArray) -> ProtocolError:
+    """Return the error of a rank that waited for an array like `out` and got another one, or that of another `op`."""
+    expected, got = (Header(0, 0, 0, code, check_array(a), a.nbytes) for code, a in ((op, out), (sent_op, sent)))
+    return ProtocolError(
+        f"rank {rank} and rank {source} are not at the same point: {describe_mismatch(expected, got)}."
+    )
 
 
 # Eleven days; the kernel counts some deadlines in 32-bit milliseconds.

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.compress.base import AbstractCompressor, AbstractMemory, ErrorFeedback, FeedbackMemory, Identity, NoMemory
-    from dsgd.compress.layerwise import Layerwise, LayerwiseMemory
+    from dsgd.compress.base import AbstractCompressor, AbstractMemory, ErrorFeedback, Identity, NoMemory
+    from dsgd.compress.layerwise import Layerwise
     from dsgd.compress.parse import COMPRESSOR_NAMES, parse_compressor
-    from dsgd.compress.powersgd import DeMo, DeMoMemory, PowerMemory, PowerSGD
+    from dsgd.compress.powersgd import DeMo, PowerSGD
     from dsgd.compress.quantise import QSGD, Half, TernGrad
-    from dsgd.compress.residual import DGC, DGCMemory, GTopK, GTopKMemory
-    from dsgd.compress.signs import AdaptiveThreshold, MajorityVote, OneBit, Sign, Threshold, VoteMemory
-    from dsgd.compress.sparse import AdaComp, NonZero, RandomK, ResidualMemory, StreamMemory, TopK
+    from dsgd.compress.residual import DGC, GTopK
+    from dsgd.compress.signs import AdaptiveThreshold, MajorityVote, OneBit, Sign, Threshold
+    from dsgd.compress.sparse import AdaComp, NonZero, RandomK, TopK
 
 
 __all__ = [
@@ -29,31 +29,22 @@ __all__ = [
     "AbstractMemory",
     "AdaComp",
     "AdaptiveThreshold",
-    "DGCMemory",
     "DeMo",
-    "DeMoMemory",
     "ErrorFeedback",
-    "FeedbackMemory",
     "GTopK",
-    "GTopKMemory",
     "Half",
     "Identity",
     "Layerwise",
-    "LayerwiseMemory",
     "MajorityVote",
     "NoMemory",
     "NonZero",
     "OneBit",
-    "PowerMemory",
     "PowerSGD",
     "RandomK",
-    "ResidualMemory",
     "Sign",
-    "StreamMemory",
     "TernGrad",
     "Threshold",
     "TopK",
-    "VoteMemory",
     "parse_compressor",
 ]
 
@@ -61,17 +52,13 @@ __all__ = [
 __getattr__ = loaded_on_use(
     __name__,
     {
-        ".base": "AbstractCompressor AbstractMemory ErrorFeedback FeedbackMemory Identity NoMemory",
-        ".layerwise": "Layerwise LayerwiseMemory",
+        ".base": "AbstractCompressor AbstractMemory ErrorFeedback Identity NoMemory",
+        ".layerwise": "Layerwise",
         ".parse": "COMPRESSOR_NAMES parse_compressor",
-        ".powersgd": "DeMo DeMoMemory PowerMemory PowerSGD",
+        ".powersgd": "DeMo PowerSGD",
         ".quantise": "QSGD Half TernGrad",
-        ".residual": "DGC DGCMemory GTopK GTopKMemory",
-        ".signs": "AdaptiveThreshold MajorityVote OneBit Sign Threshold VoteMemory",
-        ".sparse": "AdaComp NonZero RandomK ResidualMemory StreamMemory TopK",
+        ".residual": "DGC GTopK",
+        ".signs": "AdaptiveThreshold MajorityVote OneBit Sign Threshold",
+        ".sparse": "AdaComp NonZero RandomK TopK",
     },
 )
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -45,7 +45,7 @@ import numpy as np
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError, ProtocolError
 from dsgd.handover import SUMMED
 from dsgd.types import AnyArray, ByteVector, FloatVector, WordVector
-from dsgd.validation import check_numbers
+from dsgd.validation import Checked, number
 
 #: Payloads are a multiple of so many bytes.
 WORD_BYTES = 8
@@ -92,7 +92,7 @@ class NoMemory(AbstractMemory):
 MemoryT = TypeVar("MemoryT", bound=AbstractMemory)
 
 
-class AbstractCompressor(ABC, Generic[MemoryT]):
+class AbstractCompressor(Checked, ABC, Generic[MemoryT]):
     """A compressor: encodes a vector in few bytes.
 
     Attributes
@@ -231,17 +231,11 @@ class Identity(AbstractMemoryless):
 
 @dataclass
 class FeedbackMemory(AbstractMemory):
-    """The state of `ErrorFeedback`.
+    """The state of `ErrorFeedback`."""
 
-    Parameters
-    ----------
-    residual : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    inner : AbstractMemory
-        The memory of the compressor inside.
-    """
-
+    # What has not been sent, in the unit of the vectors.
     residual: FloatVector = field(metadata=SUMMED)
+    # The memory of the compressor inside.
     inner: Any
 
 
@@ -266,11 +260,12 @@ class ErrorFeedback(AbstractCompressor[FeedbackMemory]):
     """
 
     compressor: AbstractCompressor[Any]
-    decay: float = 1.0
+    decay: float = number(1.0, low=0.0, high=1.0, open_low=True)
     remembers = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be wrapped."""
+        super().__post_init__()
         if not isinstance(self.compressor, AbstractCompressor):
             raise InvalidParameterError(f"ErrorFeedback(compressor=...) must be a compressor. Got {self.compressor!r}.")
         for excluded, why in (
@@ -279,7 +274,6 @@ class ErrorFeedback(AbstractCompressor[FeedbackMemory]):
         ):
             if excluded:
                 raise IncompatiblePartsError(f"ErrorFeedback cannot wrap {self.compressor!r}: {why}. Use it unwrapped.")
-        check_numbers(self, "decay", low=0.0, high=1.0, open_low=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> FeedbackMemory:
         """Return a memory of zeros; see `AbstractCompressor.init`."""

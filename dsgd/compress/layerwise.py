@@ -34,14 +34,9 @@ from dsgd.types import ByteVector, FloatVector
 
 @dataclass
 class LayerwiseMemory(AbstractMemory):
-    """The state of `Layerwise`.
+    """The state of `Layerwise`."""
 
-    Parameters
-    ----------
-    parts : tuple of AbstractMemory
-        The memory of each tensor's compressor, in their order.
-    """
-
+    # The memory of each tensor's compressor, in their order.
     parts: tuple[Any, ...]
 
 

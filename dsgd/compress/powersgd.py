@@ -57,19 +57,14 @@ from dsgd.handover import ALIKE, SUMMED
 from dsgd.kernels import quantize as kernels
 from dsgd.kernels import waves
 from dsgd.types import ByteVector, FloatMatrix, FloatVector, IndexVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class PowerMemory(AbstractMemory):
-    """The state of `PowerSGD`.
+    """The state of `PowerSGD`."""
 
-    Parameters
-    ----------
-    right : array, shape (rank * n_columns,)
-        The row factors of the last vector, one after the other.
-    """
-
+    # Shape (rank * n_columns,): The row factors of the last vector, one after the other.
     right: FloatVector = field(metadata=ALIKE)
 
 
@@ -90,14 +85,9 @@ class PowerSGD(AbstractCompressor[PowerMemory]):
         A number is not a positive integer.
     """
 
-    rank: int = 2
-    n_rows: int | None = None
+    rank: int = number(2, low=1)
+    n_rows: int | None = number(None, low=1)
     needs_feedback = True
-
-    def __post_init__(self) -> None:
-        """Refuse a shape that is not a matrix's."""
-        check_numbers(self, "rank", low=1, integer=True)
-        check_numbers(self, "n_rows", low=1, integer=True, optional=True)
 
     def shape(self, n: int) -> tuple[int, int]:
         """Return rows and columns of the matrix for a vector of length n, which is padded with zeros."""
@@ -162,14 +152,9 @@ def times_rows(rows: FloatMatrix, matrix: FloatMatrix) -> FloatMatrix:
 
 @dataclass
 class DeMoMemory(AbstractMemory):
-    """The state of `DeMo`.
+    """The state of `DeMo`."""
 
-    Parameters
-    ----------
-    momentum : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    """
-
+    # What has not been sent, in the unit of the vectors.
     momentum: FloatVector = field(metadata=SUMMED)
 
 
@@ -194,17 +179,11 @@ class DeMo(AbstractCompressor[DeMoMemory]):
         `k` or `chunk` is not a positive integer, `decay` not in [0, 1], or `magnitude` not positive.
     """
 
-    k: int = 8
-    chunk: int = 64
-    decay: float = 0.999
-    magnitude: float | None = 1.0
+    k: int = number(8, low=1)
+    chunk: int = number(64, low=1)
+    decay: float = number(0.999, low=0.0, high=1.0)
+    magnitude: float | None = number(1.0, low=0.0, open_low=True)
     remembers = True
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        check_numbers(self, "k", "chunk", low=1, integer=True)
-        check_numbers(self, "decay", low=0.0, high=1.0)
-        check_numbers(self, "magnitude", low=0.0, open_low=True, optional=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> DeMoMemory:
         """Return a momentum of zeros; see `AbstractCompressor.init`."""

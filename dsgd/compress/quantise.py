@@ -63,7 +63,7 @@ from dsgd.compress.sparse import StreamMemory, stream_of
 from dsgd.kernels import quantize as kernels
 from dsgd.kernels.bits import pack_codes, unpack_codes
 from dsgd.types import AnyArray, ByteVector, FloatVector
-from dsgd.validation import check_choice, check_numbers
+from dsgd.validation import number
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,6 @@ class Half(AbstractMemoryless):
 
     format: Literal["float16", "bfloat16"] = "float16"
     entrywise = True
-
-    def __post_init__(self) -> None:
-        """Refuse other formats."""
-        check_choice("Half(format=...)", self.format, ("float16", "bfloat16"))
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return the halves; see `AbstractCompressor.encode`."""
@@ -144,14 +140,9 @@ class QSGD(AbstractCompressor[StreamMemory]):
         A number is out of its range.
     """
 
-    levels: int = 7
-    bucket: int = 512
+    levels: int = number(7, low=1, high=127)
+    bucket: int = number(512, low=1)
     unbiased = True
-
-    def __post_init__(self) -> None:
-        """Refuse levels that do not fit a byte, and empty buckets."""
-        check_numbers(self, "levels", low=1, high=127, integer=True)
-        check_numbers(self, "bucket", low=1, integer=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
         """Return the start of this rank's random numbers; see `AbstractCompressor.init`."""
@@ -212,12 +203,8 @@ class TernGrad(AbstractCompressor[StreamMemory]):
         `clip` is not positive.
     """
 
-    clip: float | None = None
+    clip: float | None = number(None, low=0.0, open_low=True)
     unbiased = True
-
-    def __post_init__(self) -> None:
-        """Refuse to clip everything."""
-        check_numbers(self, "clip", low=0.0, open_low=True, optional=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
         """Return the start of this rank's random numbers; see `AbstractCompressor.init`."""

@@ -50,32 +50,24 @@ from typing import Any, Literal
 import numpy as np
 
 from dsgd.compress.base import AbstractMemory
-from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, largest, n_entries, sparse_bytes, staged
+from dsgd.compress.sparse import AbstractSparse, encode_at, largest, n_entries, sparse_bytes, staged
 from dsgd.handover import ALIKE, OWN, SUMMED
 from dsgd.kernels import bits as kernels
 from dsgd.types import ByteVector, FloatVector, IntVector
-from dsgd.validation import check_bool, check_choice, check_numbers
+from dsgd.validation import check_number, number
 
 
 @dataclass
 class DGCMemory(AbstractMemory):
-    """The state of `DGC`.
+    """The state of `DGC`."""
 
-    Parameters
-    ----------
-    velocity : array, shape (n,)
-        The momentum of what has not been sent.
-    residual : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    n_seen : array of int64, shape (1,)
-        Vectors so far, for the warm-up.
-    limit : array of float64, shape (1,)
-        The longest vector that is not clipped.
-    """
-
+    # The momentum of what has not been sent.
     velocity: FloatVector = field(metadata=SUMMED)
+    # What has not been sent, in the unit of the vectors.
     residual: FloatVector = field(metadata=SUMMED)
+    # Vectors so far, for the warm-up.
     n_seen: IntVector = field(metadata=ALIKE)
+    # The longest vector that is not clipped.
     limit: FloatVector = field(metadata=OWN)
 
 
@@ -106,24 +98,20 @@ class DGC(AbstractSparse[DGCMemory]):
         A parameter is out of its range.
     """
 
-    density: float = 0.001
-    momentum: float = 0.9
+    density: float = number(0.001, low=0.0, high=1.0, open_low=True)
+    momentum: float = number(0.9, low=0.0, high=1.0, open_high=True)
     nesterov: bool = False
     masking: bool = True
-    clip: float | None = None
+    clip: float | None = number(None, low=0.0, open_low=True)
     warm_up: tuple[float, ...] = ()
-    warm_up_rounds: int = 1000
+    warm_up_rounds: int = number(1000, low=1)
     remembers = True
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        for density in (self.density, *self.warm_up):
-            check_density("DGC(density=...), DGC(warm_up=...)", density)
-        check_numbers(self, "momentum", low=0.0, high=1.0, open_high=True)
-        check_bool("DGC(nesterov=...)", self.nesterov)
-        check_bool("DGC(masking=...)", self.masking)
-        check_numbers(self, "clip", low=0.0, open_low=True, optional=True)
-        check_numbers(self, "warm_up_rounds", low=1, integer=True)
+        super().__post_init__()
+        for density in self.warm_up:
+            check_number("DGC(warm_up=...)", density, low=0.0, high=1.0, open_low=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> DGCMemory:
         """Return a velocity and a memory of zeros; see `AbstractCompressor.init`."""
@@ -169,17 +157,11 @@ class DGC(AbstractSparse[DGCMemory]):
 
 @dataclass
 class GTopKMemory(AbstractMemory):
-    """The state of `GTopK`.
+    """The state of `GTopK`."""
 
-    Parameters
-    ----------
-    residual : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    n_seen : array of int64, shape (1,)
-        Vectors so far, for the warm-up.
-    """
-
+    # What has not been sent, in the unit of the vectors.
     residual: FloatVector = field(metadata=SUMMED)
+    # Vectors so far, for the warm-up.
     n_seen: IntVector = field(metadata=ALIKE)
 
 
@@ -206,20 +188,18 @@ class GTopK(AbstractSparse[GTopKMemory]):
         A density is not in (0, 1], `warm_up_rounds` is not a positive integer, or there is no such choice.
     """
 
-    density: float = 0.001
+    density: float = number(0.001, low=0.0, high=1.0, open_low=True)
     dropped: Literal["conserving", "put-back"] = "conserving"
     route: Literal["butterfly", "tree"] = "butterfly"
     warm_up: tuple[float, ...] = ()
-    warm_up_rounds: int = 1000
+    warm_up_rounds: int = number(1000, low=1)
     remembers = True
 
     def __post_init__(self) -> None:
         """Refuse a density that is no share."""
-        for density in (self.density, *self.warm_up):
-            check_density("GTopK(density=...), GTopK(warm_up=...)", density)
-        check_numbers(self, "warm_up_rounds", low=1, integer=True)
-        check_choice("GTopK(dropped=...)", self.dropped, ("conserving", "put-back"))
-        check_choice("GTopK(route=...)", self.route, ("butterfly", "tree"))
+        super().__post_init__()
+        for density in self.warm_up:
+            check_number("GTopK(warm_up=...)", density, low=0.0, high=1.0, open_low=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> GTopKMemory:
         """Return a memory of zeros; see `AbstractCompressor.init`."""

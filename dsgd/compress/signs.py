@@ -67,14 +67,14 @@ from dsgd.compress.base import (
     as_words,
     words_for,
 )
-from dsgd.compress.sparse import as_bits, check_density, check_places, largest, n_entries, place_words, unpack_places
+from dsgd.compress.sparse import as_bits, check_places, largest, n_entries, place_words, unpack_places
 from dsgd.handover import SUMMED
 from dsgd.kernels import bits as bits_kernels
 from dsgd.kernels import quantize as kernels
 from dsgd.kernels.bits import add_signs, pack_signs
 from dsgd.kernels.quantize import select_beyond
 from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,9 @@ class Sign(AbstractMemoryless):
 
 @dataclass
 class VoteMemory(AbstractMemory):
-    """The state of `MajorityVote`.
+    """The state of `MajorityVote`."""
 
-    Parameters
-    ----------
-    momentum : array, shape (n,) or (0,)
-        Running mean of the vectors; empty without momentum.
-    """
-
+    # Running mean of the vectors; empty without momentum.
     momentum: FloatVector = field(metadata=SUMMED)
 
 
@@ -134,13 +129,8 @@ class MajorityVote(AbstractCompressor[VoteMemory]):
         `momentum` is not in [0, 1), or `magnitude` is not positive.
     """
 
-    momentum: float = 0.0
-    magnitude: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse a value that is not a share, or not a magnitude."""
-        check_numbers(self, "momentum", low=0.0, high=1.0, open_high=True)
-        check_numbers(self, "magnitude", low=0.0, open_low=True)
+    momentum: float = number(0.0, low=0.0, high=1.0, open_high=True)
+    magnitude: float = number(1.0, low=0.0, open_low=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> VoteMemory:
         """Return a momentum of zeros; see `AbstractCompressor.init`."""
@@ -182,12 +172,8 @@ class OneBit(AbstractMemoryless):
         `bucket` is not a positive integer.
     """
 
-    bucket: int = 512
+    bucket: int = number(512, low=1)
     needs_feedback = True
-
-    def __post_init__(self) -> None:
-        """Refuse empty buckets."""
-        check_numbers(self, "bucket", low=1, integer=True)
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return means and bits; see `AbstractCompressor.encode`."""
@@ -284,11 +270,7 @@ class Threshold(_AbstractTwoValued):
         `threshold` is not a positive number.
     """
 
-    threshold: float = 0.001
-
-    def __post_init__(self) -> None:
-        """Refuse to send everything, or nothing."""
-        check_numbers(self, "threshold", low=0.0, open_low=True)
+    threshold: float = number(0.001, low=0.0, open_low=True)
 
     def _thresholds(self, vector: FloatVector, scratch: Scratch) -> tuple[float, float]:
         return -self.threshold, self.threshold
@@ -317,11 +299,7 @@ class AdaptiveThreshold(_AbstractTwoValued):
         `density` is not in (0, 1].
     """
 
-    density: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Refuse a density that is no share."""
-        check_density("AdaptiveThreshold(density=...)", self.density)
+    density: float = number(0.01, low=0.0, high=1.0, open_low=True)
 
     def _thresholds(self, vector: FloatVector, scratch: Scratch) -> tuple[float, float]:
         # Not one of all magnitudes: if most entries of a side were larger, the other one would not be heard.

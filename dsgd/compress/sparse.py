@@ -90,14 +90,9 @@ from dsgd.kernels import bits as kernels
 from dsgd.kernels.quantize import select_adaptive, strata
 from dsgd.kernels.select import DIGIT_BITS, MAX_SAMPLE, largest_magnitudes, places_length
 from dsgd.types import AnyArray, ByteVector, FloatVector, IndexVector, WordVector
-from dsgd.validation import check_bool, check_number, check_numbers
+from dsgd.validation import number
 
 _MOST_PLACES: Final = 2**32
-
-
-def check_density(where: str, density: float) -> None:
-    """Raise `InvalidParameterError` unless a density is in (0, 1]."""
-    check_number(where, density, low=0.0, high=1.0, open_low=True)
 
 
 def n_entries(n: int, density: float) -> int:
@@ -234,14 +229,9 @@ class TopK(AbstractSparse[NoMemory], AbstractMemoryless):
         `density` is not in (0, 1].
     """
 
-    density: float = 0.01
+    density: float = number(0.01, low=0.0, high=1.0, open_low=True)
     exact: bool = True
     needs_feedback = True
-
-    def __post_init__(self) -> None:
-        """Refuse a density that is no share."""
-        check_density("TopK(density=...)", self.density)
-        check_bool("TopK(exact=...)", self.exact)
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return the payload of the largest entries; see `AbstractCompressor.encode`."""
@@ -260,17 +250,11 @@ _ODD = 0xD1342543DE82EF95
 
 @dataclass
 class StreamMemory(AbstractMemory):
-    """The state of a compressor that draws random numbers.
+    """The state of a compressor that draws random numbers."""
 
-    Parameters
-    ----------
-    key : array of uint64, shape (1,)
-        Key of the random numbers of this rank.
-    n_drawn : array of uint64, shape (1,)
-        Vectors that have drawn from them.
-    """
-
+    # Key of the random numbers of this rank.
     key: WordVector = field(metadata=OWN)
+    # Vectors that have drawn from them.
     n_drawn: WordVector = field(metadata=ALIKE)
 
     def draw(self) -> WordVector:
@@ -301,14 +285,10 @@ class RandomK(AbstractCompressor[StreamMemory]):
         `density` is not in (0, 1].
     """
 
-    density: float = 0.01
+    density: float = number(0.01, low=0.0, high=1.0, open_low=True)
     sparse = True
     linear = True
     needs_feedback = True
-
-    def __post_init__(self) -> None:
-        """Refuse a density that is no share."""
-        check_density("RandomK(density=...)", self.density)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
         """Return the start of the one stream of all ranks; see `AbstractCompressor.init`."""
@@ -361,14 +341,9 @@ class NonZero(AbstractSparse[NoMemory], AbstractMemoryless):
 
 @dataclass
 class ResidualMemory(AbstractMemory):
-    """The state of a compressor with a memory of its own.
+    """The state of a compressor with a memory of its own."""
 
-    Parameters
-    ----------
-    residual : array, shape (n,)
-        What has not been sent, in the unit of the vectors.
-    """
-
+    # What has not been sent, in the unit of the vectors.
     residual: FloatVector = field(metadata=SUMMED)
 
 
@@ -387,13 +362,9 @@ class AdaComp(AbstractCompressor[ResidualMemory]):
         `bucket` is not a positive integer.
     """
 
-    bucket: int = 500
+    bucket: int = number(500, low=1)
     sparse = True
     remembers = True
-
-    def __post_init__(self) -> None:
-        """Refuse empty bins."""
-        check_numbers(self, "bucket", low=1, integer=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> ResidualMemory:
         """Return a memory of zeros; see `AbstractCompressor.init`."""

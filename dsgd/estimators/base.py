@@ -27,9 +27,19 @@ from dsgd.estimators.parameters import check_parameters, loss_parameter
 from dsgd.estimators.plain import from_plain
 from dsgd.estimators.start import BESIDE, OF_RANKS, Start, check_all, check_resumable, map_bytes, rows_here, take_in
 from dsgd.estimators.tables import encoded
-from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads, notifies_callbacks
-from dsgd.inputs.blocks import Expected, Spread, Work, check_summaries, make_block, ranks_asked
+from dsgd.inputs.blocks import (
+    BlockSummary,
+    Expected,
+    Spread,
+    Work,
+    check_summaries,
+    count_threads,
+    make_block,
+    ranks_asked,
+)
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.linear import AbstractLinearEstimator
 from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.shared import holds_blocks, look
 from dsgd.inputs.sources import check_targets

@@ -16,7 +16,8 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
 from dsgd.estimators.start import GROW, joined, resumed
-from dsgd.inputs import BlockSummary, notifies_callbacks
+from dsgd.inputs.blocks import BlockSummary
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind, classes_of
 from dsgd.local import CustomLoss

@@ -12,7 +12,8 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.estimators.tables import check_encoder
 from dsgd.inputs.validation import refuse_idle
 from dsgd.kernel_approximation import RandomFeatures
-from dsgd.kernels import LOSSES, PENALTIES
+from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.scaled import PENALTIES
 from dsgd.local import AbstractReduction, CustomLoss, Objective
 from dsgd.local.cycles import check_learning_rate, schedule_of
 from dsgd.local.objective import loss_row

@@ -12,10 +12,11 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, loss_parameter, losses_for
 from dsgd.estimators.plain import peer_of, to_plain
 from dsgd.estimators.start import resumed
-from dsgd.inputs import BlockSummary, notifies_callbacks
+from dsgd.inputs.blocks import BlockSummary
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.prediction import AbstractLinearRegressor
-from dsgd.kernels import LOSSES
+from dsgd.kernels.losses import LOSSES
 from dsgd.local import CustomLoss
 from dsgd.local.cycles import LearningRate
 from dsgd.local.objective import Deviance

@@ -28,7 +28,8 @@ from dsgd.inputs.shared import holds_blocks, is_simulated
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
 from dsgd.inputs.table_files import TableFiles, are_table_files, with_files_opened
 from dsgd.inputs.table_pieces import Piece
-from dsgd.inputs.tables import Kind, Table, as_table, batches, column
+from dsgd.inputs.tables.base import Kind, Table
+from dsgd.inputs.tables.reading import as_table, batches, column
 from dsgd.local.shard import MappedFile, mapped_bytes
 from dsgd.stages import stage
 

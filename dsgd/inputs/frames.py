@@ -155,7 +155,7 @@ def missing_column(X: Any) -> str:
             if X.iloc[:, k].isna().any():
                 return _missing(name)
         return ""
-    from dsgd.inputs.tables import as_table, is_frame
+    from dsgd.inputs.tables.reading import as_table, is_frame
 
     if not is_frame(X):
         return ""
@@ -188,7 +188,7 @@ def _missing(name: object) -> str:
 
 def _no_numbers(estimator: Any, X: Any, error: Exception) -> str:
     """Return the error text for the first column of a table that holds no numbers; empty if the error is another."""
-    from dsgd.inputs.tables import as_table, column_without_numbers, is_frame
+    from dsgd.inputs.tables.reading import as_table, column_without_numbers, is_frame
 
     if not is_frame(X) or not (isinstance(error, TypeError) or str(error).startswith(_NOT_CONVERTED)):
         return ""

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block, make_block
 from dsgd.inputs.sources import to_delayed_blocks
-from dsgd.inputs.tables import is_frame
+from dsgd.inputs.tables.reading import is_frame
 from dsgd.local.base import Evaluation
 from dsgd.types import AnyArray
 

@@ -22,7 +22,7 @@ from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns
 from dsgd.inputs.table_files import are_table_files, with_files_opened
-from dsgd.inputs.tables import batches
+from dsgd.inputs.tables.reading import batches
 from dsgd.local.features import RandomMap, blocks_of, entries_of
 from dsgd.types import AnyArray
 

@@ -361,7 +361,7 @@ def is_simulated(client: Any) -> TypeGuard[SimulatedCluster]:
 
 @dataclass(frozen=True)
 class SimulatedBlocks:
-    """The counterpart of `dsgd.inputs.ClusterBlocks` on a simulated cluster.
+    """The counterpart of `dsgd.inputs.placed.ClusterBlocks` on a simulated cluster.
 
     - `order`, shape (n_rows,): the rows of an array in the order of the blocks; None where blocks have consecutive
       rows.
@@ -377,7 +377,7 @@ class SimulatedBlocks:
         return np.concatenate([targets_of(block) for block in self.blocks])
 
     def run(self, work: Work, terms: Terms) -> GangResult:
-        """Run a rank program over the blocks; see `dsgd.inputs.ClusterBlocks.run`.
+        """Run a rank program over the blocks; see `dsgd.inputs.placed.ClusterBlocks.run`.
 
         Parameters about how workers cut and hold rows have no effect here.
         """

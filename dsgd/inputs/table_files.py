@@ -34,7 +34,8 @@ from dsgd.inputs.table_pieces import (
     no_columns,
     surveyed,
 )
-from dsgd.inputs.tables import ArrowTable, Kind, State, joined, kind_of_type, pyarrow_for, saved_index
+from dsgd.inputs.tables.arrow_table import ArrowTable, kind_of_type, pyarrow_for, saved_index
+from dsgd.inputs.tables.base import Kind, State, joined
 
 _KINDS: Final[Mapping[State, Kind]] = {
     "null": "number",

@@ -92,6 +92,7 @@ def run_shared_rows(
     class_weights: FloatMatrix,
     params: FloatVector,
     frequencies: FloatVector,
+    factors: FloatVector | None,
     counters: FloatVector,
     constants: FloatVector,
     codes: IntVector,
@@ -106,6 +107,8 @@ def run_shared_rows(
       `codes`, `order`: as in `dsgd.kernels.sgd.run_rows`.
     - `params`, shape (n_params,): the model, shared, updated in place.
     - `frequencies`, shape (n_features,): share of all rows that have an entry in each column.
+    - `factors`, shape (n_outputs,): scratch of this thread for the loss of all classes (`dsgd.kernels.softmax`),
+      whose weights of classes and losses are as in `run_softmax_rows`; None for all others.
     - `stride`: by how much each row advances the step counter: one for each thread.
     - `start`, `stop`: places of the rows to visit.
     """
@@ -121,69 +124,30 @@ def run_shared_rows(
             ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)
+            gain = 0.0
+            if factors is not None:
+                for k in range(n_outputs):
+                    p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
+                    guard += p * 0.0
+                    factors[k] = p
+                target = np.uint64(targets[i])
+                loss_sum += loss_and_slopes(factors, target)
+                gain = eta * row_weights[i] * class_weights[0, target]
             for k in range(n_outputs):
-                p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
-                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
-                loss_sum += loss
-                counters[np.uint64(COUNTERS) + k] += loss
-                guard += p * 0.0  # NaN once a score was not finite
-                step = eta * slope * row_weights[i] * class_weight
+                if factors is None:
+                    p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
+                    loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                    loss_sum += loss
+                    counters[np.uint64(COUNTERS) + k] += loss
+                    guard += p * 0.0  # NaN once a score was not finite
+                    step = eta * slope * row_weights[i] * class_weight
+                else:
+                    step = gain * factors[k]
                 shared_step(
                     values, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
                 )
             t += stride
     counters[T] = t
-    count_rows(counters, stop - start, loss_sum, guard)
-
-
-@kernel
-def run_shared_softmax_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
-    params: FloatVector,
-    frequencies: FloatVector,
-    factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
-    stride: float,
-    start: int,
-    stop: int,
-) -> None:
-    """Do what `run_shared_rows` does for the loss that all classes share; see `dsgd.kernels.softmax`.
-
-    - `stop`: as in `run_shared_rows`.
-    - `class_weights`, `counters`: as in `dsgd.kernels.softmax.run_softmax_rows`.
-    - `factors`, shape (n_outputs,): scratch of this thread.
-    """
-    n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
-    t, loss_sum, guard = counters[T], 0.0, 0.0
-    at, block = start, block_at(order, start)
-    while at < stop:
-        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
-        for i in range(first_row, end_row):
-            ask_ahead(values, indices, indptr, index, i, n_features)
-            first, last = row_bounds(index, indptr, i, n_features)
-            eta = rate_now(counters, constants, codes, t)
-            for k in range(n_outputs):
-                p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
-                guard += p * 0.0
-                factors[k] = p
-            target = np.uint64(targets[i])
-            loss_sum += loss_and_slopes(factors, target)
-            gain = eta * row_weights[i] * class_weights[0, target]
-            for k in range(n_outputs):
-                step = gain * factors[k]
-                shared_step(
-                    values, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
-                )
-            t += stride
-    counters[T] = t
-    counters[COUNTERS] += loss_sum
+    if factors is not None:
+        counters[COUNTERS] += loss_sum
     count_rows(counters, stop - start, loss_sum, guard)

@@ -80,21 +80,11 @@ MAX_EXPONENT = 500.0
 
 #: From here on the code of a loss is an address: no system gives a program its first page.
 ADDRESSES = 4096
-HINGE = 0
-PERCEPTRON = 1
-LOG_LOSS = 2
-SQUARED_HINGE = 3
-MODIFIED_HUBER = 4
-SQUARED_ERROR = 5
-HUBER = 6
-EPSILON_INSENSITIVE = 7
-SQUARED_EPSILON_INSENSITIVE = 8
-QUANTILE = 9
+HINGE, PERCEPTRON, LOG_LOSS, SQUARED_HINGE, MODIFIED_HUBER = range(5)
+SQUARED_ERROR, HUBER, EPSILON_INSENSITIVE, SQUARED_EPSILON_INSENSITIVE, QUANTILE = range(5, 10)
 
 #: Of these the mean is the exponential of the prediction.
-POISSON = 10
-GAMMA = 11
-TWEEDIE = 12
+POISSON, GAMMA, TWEEDIE = range(10, 13)
 
 
 @dataclass(frozen=True)

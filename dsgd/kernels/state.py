@@ -55,12 +55,7 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.losses import SQUARED_ERROR, loss_and_slope
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-CONSTANT = 0
-OPTIMAL = 1
-INVSCALING = 2
-ADAPTIVE = 3
-PEGASOS = 4
-PER_EPOCH = 5
+CONSTANT, OPTIMAL, INVSCALING, ADAPTIVE, PEGASOS, PER_EPOCH = range(6)
 
 # Rates of so many steps are added up one by one; those of later ones hardly differ from one to the next.
 _N_FIRST: Final = 32
@@ -170,10 +165,7 @@ def _add_powers(sums: FloatVector, starts: FloatVector, counts: FloatVector, off
                 sums[i] += (high ** (1.0 - power) - low ** (1.0 - power)) / (1.0 - power)
 
 
-TRIANGULAR = 6
-TRIANGULAR2 = 7
-EXP_RANGE = 8
-ONE_CYCLE = 9
+TRIANGULAR, TRIANGULAR2, EXP_RANGE, ONE_CYCLE = range(6, 10)
 
 #: From here on codes are those of cycles.
 FIRST_CYCLE = TRIANGULAR

@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
-from dsgd.inputs import Block, BlockSummary, notifies_callbacks
-from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
+from dsgd.inputs.blocks import Block, BlockSummary, Expected, Spread, Work, ranks_asked
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.collectives import Team
-from dsgd.inputs import widen
+from dsgd.inputs.blocks import widen
 from dsgd.linear_model.columns import make_columns
 from dsgd.linear_model.newton import Multinomial, solve_l2, solve_multinomial
 from dsgd.linear_model.problem import AbstractObjective, Posed, PosedClasses, Problem, Solution

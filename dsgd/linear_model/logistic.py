@@ -11,7 +11,8 @@ from scipy.special import expit, log_expit, log_softmax
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.inputs import BlockSummary, notifies_callbacks
+from dsgd.inputs.blocks import BlockSummary
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterClassifier, answers_in_kind, classes_of

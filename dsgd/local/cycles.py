@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from dsgd.kernels.state import CYCLES, SCHEDULES, Schedule
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import Checked, check_choice, number
 
 
-class AbstractCycle(ABC):
+class AbstractCycle(Checked, ABC):
     """A schedule of rates that is eta0 times a factor which rises and falls.
 
     Attributes
@@ -70,14 +70,9 @@ class Cyclical(AbstractCycle):
     """
 
     shape: Literal["triangular", "triangular2", "exp_range"] = "triangular"
-    peak: float = 6.0
-    half_cycle: int = 2000
-    decay: float = 0.99994
-
-    def __post_init__(self) -> None:
-        check_choice("Cyclical(shape=...)", self.shape, ("triangular", "triangular2", "exp_range"))
-        check_number("Cyclical(decay=...)", self.decay, low=0, high=1, open_low=True)
-        _check_cycle(self)
+    peak: float = number(6.0, low=1, open_low=True)
+    half_cycle: int = number(2000, low=1)
+    decay: float = number(0.99994, low=0, high=1, open_low=True)
 
     @property
     def name(self) -> str:
@@ -110,13 +105,9 @@ class OneCycle(AbstractCycle):
         A value is out of range.
     """
 
-    peak: float = 10.0
-    half_cycle: int = 2000
-    tail: int = 400
-
-    def __post_init__(self) -> None:
-        check_number("OneCycle(tail=...)", self.tail, low=1, integer=True)
-        _check_cycle(self)
+    peak: float = number(10.0, low=1, open_low=True)
+    half_cycle: int = number(2000, low=1)
+    tail: int = number(400, low=1)
 
     @property
     def name(self) -> str:
@@ -129,7 +120,7 @@ class OneCycle(AbstractCycle):
         return float(self.tail)
 
 
-#: What ``learning_rate=`` may be: a name of `dsgd.kernels.SCHEDULES` or of a cycle with its defaults, or a cycle.
+#: What ``learning_rate=`` may be: a name of `dsgd.kernels.state.SCHEDULES` or of a cycle with its defaults, or a cycle.
 LearningRate: TypeAlias = str | AbstractCycle
 
 
@@ -152,9 +143,3 @@ def check_learning_rate(where: str, value: object) -> None:
     """Raise `InvalidParameterError` unless a value is a cycle or a known name; `where` is how it was written."""
     if not isinstance(value, AbstractCycle):
         check_choice(where, value, [*SCHEDULES, *CYCLES])
-
-
-def _check_cycle(cycle: AbstractCycle) -> None:
-    name = type(cycle).__name__
-    check_number(f"{name}(peak=...)", cycle.peak, low=1, open_low=True)
-    check_number(f"{name}(half_cycle=...)", cycle.half_cycle, low=1, integer=True)

@@ -214,7 +214,7 @@ class Objective:
     Parameters
     ----------
     loss : str or CustomLoss, default="hinge"
-        A name in `dsgd.kernels.LOSSES`, or two functions.
+        A name in `dsgd.kernels.losses.LOSSES`, or two functions.
     penalty : {"l2", "l1", "elasticnet", "none", None}, default="l2"
         Penalty.
     alpha : float, default=1e-4

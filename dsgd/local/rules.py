@@ -34,7 +34,7 @@ from dsgd.local.base import Steps
 from dsgd.local.variance import SAGA, SVRG, AbstractReduction, Importance
 from dsgd.named import Kind, part_of
 from dsgd.types import FloatVector
-from dsgd.validation import check_bool, check_number
+from dsgd.validation import Checked, number
 
 #: Rows of a local batch where the rule does not say.
 DEFAULT_BATCH = 32
@@ -61,7 +61,7 @@ class RuleState:
         return {"velocity": self.velocity, "second": self.second, "steps": self.steps}
 
 
-class AbstractRule(ABC):
+class AbstractRule(Checked, ABC):
     """A rule that turns a mean gradient into a step.
 
     Attributes
@@ -138,16 +138,11 @@ class Momentum(AbstractRule):
         A value is out of range.
     """
 
-    momentum: float = 0.9
+    momentum: float = number(0.9, low=0, high=1, open_high=True)
     nesterov: bool = False
-    batch: int | None = None
+    batch: int | None = number(None, low=1)
     keeps_velocity: ClassVar[bool] = True
     keeps_second: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_number("Momentum(momentum=...)", self.momentum, low=0, high=1, open_high=True)
-        check_bool("Momentum(nesterov=...)", self.nesterov)
-        _check_batch(self)
 
     def constants(self) -> dict[int, float]:
         """Return code and mu."""
@@ -172,14 +167,10 @@ class Adagrad(AbstractRule):
         A value is out of range.
     """
 
-    epsilon: float = 1e-8
-    batch: int | None = None
+    epsilon: float = number(1e-8, low=0, open_low=True)
+    batch: int | None = number(None, low=1)
     keeps_velocity: ClassVar[bool] = False
     keeps_second: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_number("Adagrad(epsilon=...)", self.epsilon, low=0, open_low=True)
-        _check_batch(self)
 
     def constants(self) -> dict[int, float]:
         """Return code and epsilon."""
@@ -209,20 +200,13 @@ class Adam(AbstractRule):
         A value is out of range.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    beta1: float = number(0.9, low=0, high=1, open_high=True)
+    beta2: float = number(0.999, low=0, high=1, open_high=True)
+    epsilon: float = number(1e-8, low=0, open_low=True)
     is_decoupled: bool = False
-    batch: int | None = None
+    batch: int | None = number(None, low=1)
     keeps_velocity: ClassVar[bool] = True
     keeps_second: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            check_number(f"Adam({name}=...)", getattr(self, name), low=0, high=1, open_high=True)
-        check_number("Adam(epsilon=...)", self.epsilon, low=0, open_low=True)
-        check_bool("Adam(is_decoupled=...)", self.is_decoupled)
-        _check_batch(self)
 
     def constants(self) -> dict[int, float]:
         """Return code, both memories and epsilon."""
@@ -255,16 +239,11 @@ class LARS(AbstractRule):
         A value is out of range.
     """
 
-    momentum: float = 0.9
-    trust: float = 1e-3
-    batch: int | None = None
+    momentum: float = number(0.9, low=0, high=1, open_high=True)
+    trust: float = number(1e-3, low=0, open_low=True)
+    batch: int | None = number(None, low=1)
     keeps_velocity: ClassVar[bool] = True
     keeps_second: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_number("LARS(momentum=...)", self.momentum, low=0, high=1, open_high=True)
-        check_number("LARS(trust=...)", self.trust, low=0, open_low=True)
-        _check_batch(self)
 
     def constants(self) -> dict[int, float]:
         """Return code, mu and c."""
@@ -308,11 +287,6 @@ def steps_of(optimizer: AbstractRule | AbstractReduction | None, sampling: objec
         is_plain=optimizer == Momentum(0.0, batch=optimizer.batch),
         draws_rows=sampling is not None,
     )
-
-
-def _check_batch(rule: AbstractRule) -> None:
-    if rule.batch is not None:
-        check_number(f"{type(rule).__name__}(batch=...)", rule.batch, low=1, integer=True)
 
 
 #: What each name makes.

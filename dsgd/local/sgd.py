@@ -46,7 +46,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     objective : Objective
         The objective to minimise.
     schedule : str, default="optimal"
-        A name in `dsgd.kernels.SCHEDULES`, or a cycle.
+        A name in `dsgd.kernels.state.SCHEDULES`, or a cycle.
     eta0 : float, default=0.01
         First rate of constant, invscaling and adaptive.
     power_t : float, default=0.5

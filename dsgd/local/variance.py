@@ -45,7 +45,7 @@ from dsgd.local.base import OF_ROWS, Steps
 from dsgd.local.objective import Objective, n_params
 from dsgd.local.shard import Residency, Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector, WordVector
-from dsgd.validation import check_number
+from dsgd.validation import Checked, check_number, number
 
 # Rows whose content names a shard.
 _NAMING: Final = 64
@@ -55,7 +55,7 @@ _EXACT: Final = 2**53
 
 
 @dataclass(frozen=True)
-class Importance:
+class Importance(Checked):
     """Draw rows in proportion to the norms of their last seen gradients: stochastic reweighted gradients (SRG).
 
     Parameters
@@ -70,10 +70,7 @@ class Importance:
         The share is out of range.
     """
 
-    uniform: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_number("Importance(uniform=...)", self.uniform, low=0.0, high=1.0, open_low=True)
+    uniform: float = number(0.5, low=0.0, high=1.0, open_low=True)
 
     def init(self, shard: Shard, seed: int) -> SamplingState:
         """Return the state before the first epoch.
@@ -222,7 +219,7 @@ class ReductionState:
         self.mean /= max(1, shard.n_rows)
 
 
-class AbstractReduction(ABC):
+class AbstractReduction(Checked, ABC):
     """A method that reduces the variance of steps by what it remembers of each row.
 
     Attributes
@@ -329,12 +326,12 @@ class SVRG(AbstractReduction):
     """
 
     step: float | None = None
-    every: int = 1
+    every: int = number(1, low=1)
     refreshes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_step(self)
-        check_number("SVRG(every=...)", self.every, low=1, integer=True)
 
 
 def _check_step(reduction: AbstractReduction) -> None:

@@ -29,10 +29,10 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.job import job_of
 from dsgd.estimators.start import check_all, rows_here
 from dsgd.estimators.tables import encoded
-from dsgd.inputs import count_threads, is_distributed
-from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
+from dsgd.inputs.blocks import Expected, Spread, Work, count_threads, ranks_asked
 from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.shared import holds_blocks
+from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.table_files import with_files_opened
 from dsgd.model_selection.base import AbstractSearchCV, make_results
 from dsgd.model_selection.ranks import Found, RankRows, RolePacker, search_on_rank, split_roles, strategies_of

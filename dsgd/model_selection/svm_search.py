@@ -43,8 +43,9 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.utils import _safe_indexing, column_or_1d, indexable
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import count_threads, is_distributed
+from dsgd.inputs.blocks import count_threads
 from dsgd.inputs.named import take_tables
+from dsgd.inputs.sources import is_distributed
 from dsgd.model_selection.base import AbstractSearchCV, make_results
 from dsgd.model_selection.scoring import takes_weights
 from dsgd.svm import SVC, SVR, svm_path

@@ -26,7 +26,7 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.packing import Packer
 from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.start import optimizer_of
-from dsgd.inputs import BlockSummary
+from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.rows import LocalRows, Rows
 from dsgd.inputs.shared import scratch_folder
 from dsgd.local import SGD, Residency, Shard

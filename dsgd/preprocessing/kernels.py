@@ -18,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.inputs.tables import Coded, utf8
+from dsgd.inputs.tables.base import Coded
+from dsgd.inputs.tables.reading import utf8
 from dsgd.kernels.jit import kernel, scalar
 
 _MASK = np.uint64(0xFFFFFFFF)

@@ -16,7 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.tables import Coded, Kind, Table, batches, categories, utf8
+from dsgd.inputs.tables.base import Coded, Kind, Table
+from dsgd.inputs.tables.reading import batches, categories, utf8
 from dsgd.preprocessing.kernels import hash_strings, hashed_texts, write_rows
 from dsgd.preprocessing.statistics import days_of, missing_text
 from dsgd.types import AnyArray

@@ -27,7 +27,8 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.tables import Kind, Table, categories
+from dsgd.inputs.tables.base import Kind, Table
+from dsgd.inputs.tables.reading import categories
 from dsgd.preprocessing.kernels import add_moments
 from dsgd.types import FloatVector
 

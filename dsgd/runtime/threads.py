@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
-from dsgd.comm import AbortFlag
 from dsgd.comm.base import AbstractMailbox, AbstractTransport
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.memory.cores import count_cores
 from dsgd.comm.wires import inproc
 from dsgd.comm.wires.mailboxes import connect_threads

@@ -35,10 +35,10 @@ import numpy as np
 
 from dsgd.collectives import Algorithm, Group
 from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox, AbstractTransport, Call, next_after
-from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, Header, check_array, check_limit, describe_mismatch
+from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, check_array, check_limit, not_at_one_point
 from dsgd.comm.memory.cores import current_core, staying
 from dsgd.comm.memory.segment import SharedArray
-from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
+from dsgd.errors import AbortedError, InvalidParameterError
 from dsgd.ledger import WAIT, WIRE, Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.rank import GangResult, Mail, RankProgram, Server
@@ -47,7 +47,7 @@ from dsgd.sim.events import EventScheduler, Player, Ports, VirtualClock
 from dsgd.sim.network import AbstractStragglers, Compute, Network, network_for, stragglers_for
 from dsgd.stages import stage
 from dsgd.types import AnyArray, IntMatrix
-from dsgd.validation import check_number
+from dsgd.validation import Checked, number
 
 #: Longer than any simulated training, because simulations study stragglers instead of giving up on them.
 DEADLINE_S: Final = 1e6
@@ -66,11 +66,7 @@ class Message(NamedTuple):
         """Copy it into `out`, on `rank`; raise `ProtocolError` where that expects another one of `source`."""
         dtype = check_array(out)
         if self.op != op or self.dtype != dtype or self.array.nbytes != out.nbytes:
-            expected = Header(0, 0, 0, op, dtype, out.nbytes)
-            got = Header(0, 0, 0, self.op, self.dtype, self.array.nbytes)
-            raise ProtocolError(
-                f"rank {rank} and rank {source} are not at the same point: {describe_mismatch(expected, got)}."
-            )
+            raise not_at_one_point(rank, source, op, out, self.op, self.array)
         # Shapes may differ where sizes agree, as on any wire.
         np.copyto(out, self.array.reshape(out.shape))
 
@@ -128,11 +124,7 @@ class SimTransport(AbstractTransport):
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
     ) -> None:
         """Send to `to` while receiving from `source`, on the virtual clock; see `AbstractTransport.exchange`."""
-        if self._closed:
-            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
-        for peer in (to, source):
-            if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
-                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
+        self._check_open(self._closed, to, source)
         self._scheduler.take(self.rank)
         begin = end = self.clock.now
         busy_s = 0.0
@@ -181,8 +173,7 @@ class SimTransport(AbstractTransport):
         """Run a collective; see `dsgd.comm.base.Offload`."""
         player = self._fabric.player
         assert player is not None  # only then is there an offload
-        if self._closed:
-            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        self._check_open(self._closed)
         self._abort.check()
         work_s = [] if call.repeats is None else self._work_s(call.repeats.work)
         player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
@@ -339,7 +330,7 @@ _MANY: Final = 32
 
 
 @dataclass(frozen=True)
-class SimulatedCluster:
+class SimulatedCluster(Checked):
     """Ranks on a virtual clock; pass it to an estimator as ``client=``.
 
     Parameters
@@ -370,7 +361,7 @@ class SimulatedCluster:
     'simulated 1GbE'
     """
 
-    ranks: int
+    ranks: int = number(low=1)
     network: Network | str = "1GbE"
     compute: Compute | None = None
     stragglers: AbstractStragglers | str = "none"
@@ -378,7 +369,7 @@ class SimulatedCluster:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated."""
-        check_number("SimulatedCluster(ranks=...)", self.ranks, low=1, integer=True)
+        super().__post_init__()
         network_for(self.network)
         stragglers_for(self.stragglers)
         if self.compute is not None and not isinstance(self.compute, Compute):

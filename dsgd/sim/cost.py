@@ -184,12 +184,6 @@ class CostModel:
         """Alpha, beta and gamma."""
         return replace(self.calibration.network.between, added_byte_s=self.calibration.compute.added_byte_s)
 
-    def knows(self, sync: Any, workload: Workload) -> bool:
-        """Return whether the strategy and the rows were measured."""
-        strategy = resolve(sync)
-        known_rows = workload.row_s is not None or _row_key(workload, strategy) in self.rows
-        return kind_of(strategy) in self.rounds and known_rows
-
     def epoch(self, workload: Workload, sync: Any, ranks: int | None = None) -> EpochCost:
         """Return what an epoch takes.
 

@@ -26,33 +26,13 @@ FULL: Final = 1  # no room for another message: make some and call again
 # Columns of the seconds of a rank: its clock, since the present move began; when that message had left and how long it
 # moved; and what was charged so far. The last two are when a rank whose schedule is over goes on, and when the present
 # time of a schedule that is repeated began.
-NOW: Final = 0
-END: Final = 1
-BUSY: Final = 2
-WIRE: Final = 3
-WAIT: Final = 4
-RESUMES: Final = 5
-BEGAN: Final = 6
-N_SECONDS: Final = 7
+NOW, END, BUSY, WIRE, WAIT, RESUMES, BEGAN, N_SECONDS = range(8)
 # Columns of the places of a rank: its present move and the one after its last; whom it waits for, or -1; whether wait
-# is charged to the column of wire; and the first and last of the messages that have come to it.
-AT: Final = 0
-STOP: Final = 1
-SOURCE: Final = 2
-MERGED: Final = 3
-MESSAGES: Final = 4
-LAST: Final = 5
-# Of a schedule that is repeated: its first move, the present time, and how often; 0 for one that is not.
-FIRST: Final = 6
-TIME: Final = 7
-TIMES: Final = 8
-N_PLACES: Final = 9
+# is charged to the column of wire; the first and last of the messages that have come to it; and of a schedule that is
+# repeated its first move, the present time, and how often (0 for one that is not).
+AT, STOP, SOURCE, MERGED, MESSAGES, LAST, FIRST, TIME, TIMES, N_PLACES = range(10)
 # What is counted: ranks in the heap, the first unused message and span, and ranks whose schedules are over.
-N_HEAP: Final = 0
-FREE_MESSAGE: Final = 1
-FREE_SPAN: Final = 2
-N_DONE: Final = 3
-N_COUNTS: Final = 4
+N_HEAP, FREE_MESSAGE, FREE_SPAN, N_DONE, N_COUNTS = range(5)
 # Columns of an arrival: rank, first move, end of moves, merged; clock, wire and wait so far; how often it is repeated.
 N_ARRIVAL: Final = 8
 

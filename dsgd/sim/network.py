@@ -35,7 +35,7 @@ from dsgd.comm.topology.graphs import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels.order import draw_each, draw_one
 from dsgd.types import FloatMatrix
-from dsgd.validation import check_number
+from dsgd.validation import Checked, check_number, number
 
 
 @dataclass(frozen=True)
@@ -106,28 +106,14 @@ class Network:
             return self.inside
         return Link(byte_s=self.lane.byte_s / n_lanes, overhead_s=self.lane.overhead_s, latency_s=self.lane.latency_s)
 
-    def ports(self, a: int, b: int, size: int) -> tuple[int, int]:
-        """Return the ports that a message from a to b leaves by and comes in by, of `n_ports` of `size` ranks."""
-        hosts, n_hosts = (self.host_of(a), self.host_of(b)), self._n_hosts(size)
-        if hosts[0] != hosts[1]:
-            return hosts
-        if self.lane is None or not self._n_lanes(a, b):
-            return n_hosts + a, n_hosts + b
-        # One port per direct neighbour, a seat on its host.
-        n, first = self.ranks_per_host, n_hosts + size
-        return first + a * n + b % n, first + b * n + a % n
-
     def n_ports(self, size: int) -> int:
         """Return how many ports there are in each direction, for this many ranks."""
-        return self._n_hosts(size) + size + (size * self.ranks_per_host if self.lanes else 0)
+        return -(-size // self.ranks_per_host) + size + (size * self.ranks_per_host if self.lanes else 0)
 
     def with_link(self, a: int, b: int, link: Link) -> Network:
         """Return this network with another link between the hosts a and b, in both directions."""
         kept = tuple(entry for entry in self.odd if sorted(entry[:2]) != sorted((a, b)))
         return replace(self, odd=(*kept, (a, b, link)))
-
-    def _n_hosts(self, size: int) -> int:
-        return -(-size // self.ranks_per_host)
 
     def _n_lanes(self, a: int, b: int) -> int:
         n = self.ranks_per_host
@@ -199,7 +185,7 @@ def network_for(given: Network | str) -> Network:
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(Checked):
     """The virtual time of computation.
 
     Parameters
@@ -226,26 +212,20 @@ class Compute:
         A number is negative.
     """
 
-    entry_s: float = 1.2e-9
-    row_s: float = 2.5e-8
-    param_s: float = 1.0e-9
-    call_s: float = 1.0e-5
-    added_byte_s: float = 1.5e-10
+    entry_s: float = number(1.2e-9, low=0)
+    row_s: float = number(2.5e-8, low=0)
+    param_s: float = number(1.0e-9, low=0)
+    call_s: float = number(1.0e-5, low=0)
+    added_byte_s: float = number(1.5e-10, low=0)
     source: str = "estimates for a core of a server"
-    end_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse negative times."""
-        for name, value in vars(self).items():
-            if name != "source":
-                check_number(f"Compute({name}=...)", value, low=0)
+    end_s: float = number(0.0, low=0)
 
     def seconds(self, rows: int, entries: int, params: int) -> float:
         """Return the seconds of one call of a kernel; one that visits no rows only passes over parameters."""
         return (self.call_s if rows else 0.0) + rows * self.row_s + entries * self.entry_s + params * self.param_s
 
 
-class AbstractStragglers(ABC):
+class AbstractStragglers(Checked, ABC):
     """A distribution of stragglers: how much longer than usual a rank works in a round."""
 
     @abstractmethod
@@ -278,11 +258,7 @@ class Exponential(AbstractStragglers):
         `mean` is negative.
     """
 
-    mean: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse a negative mean."""
-        check_number("Exponential(mean=...)", self.mean, low=0)
+    mean: float = number(0.5, low=0)
 
     def factor(self, seed: int, rank: int, number: int) -> float:
         """Return ``1 - mean log(u)``, u uniform on (0, 1]."""
@@ -311,11 +287,7 @@ class SlowRank(AbstractStragglers):
     """
 
     rank: int = 0
-    slowdown: float = 5.0
-
-    def __post_init__(self) -> None:
-        """Refuse a slowdown that is not positive."""
-        check_number("SlowRank(slowdown=...)", self.slowdown, low=0, open_low=True)
+    slowdown: float = number(5.0, low=0, open_low=True)
 
     def factor(self, seed: int, rank: int, number: int) -> float:
         """Return the slowdown for the slow rank, 1 for the others."""
@@ -338,11 +310,7 @@ class HeavyTail(AbstractStragglers):
         `shape` is not positive.
     """
 
-    shape: float = 2.0
-
-    def __post_init__(self) -> None:
-        """Refuse a shape that is not positive."""
-        check_number("HeavyTail(shape=...)", self.shape, low=0, open_low=True)
+    shape: float = number(2.0, low=0, open_low=True)
 
     def factor(self, seed: int, rank: int, number: int) -> float:
         """Return ``u ** (-1 / shape)``, u uniform on (0, 1]."""

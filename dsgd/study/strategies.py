@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.estimators import SGDClassifier
-from dsgd.kernels import SCHEDULES
+from dsgd.kernels.state import SCHEDULES
 from dsgd.report import Axis, Claim, Figure, Level, Mark, Panel
 from dsgd.report.theme import GREY, ORANGE, TEXT
 from dsgd.sim import SimulatedCluster

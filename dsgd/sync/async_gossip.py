@@ -67,29 +67,21 @@ from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay
 from dsgd.sync.gossip import check_topology, load_mass
 from dsgd.sync.period import Taxonomy
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class InFlightState(AbstractRejoining):
-    """The state of overlap SGP.
+    """The state of overlap SGP."""
 
-    Parameters
-    ----------
-    weight : array of float64, shape (1,)
-        w of this rank.
-    rounds : array of int64, shape (1,)
-        Exchanges so far.
-    anchor : array, shape (n_params,)
-        z after the last exchange.
-    sent : array, shape (delay, n_params + 1)
-        The share of each of the last rounds, as every out-peer of that round gets it; round k in row ``k % delay``. At
-        first, the rows of future rounds hold what arrives in those rounds.
-    """
-
+    # w of this rank.
     weight: FloatVector = field(metadata=OWN)
+    # Exchanges so far.
     rounds: IntVector = field(metadata=OWN)
+    # z after the last exchange.
     anchor: FloatVector
+    # Shape (delay, n_params + 1): the share of each of the last rounds, as every out-peer of that round gets it; of
+    # round k in row ``k % delay``. At first, the rows of future rounds hold what arrives in those rounds.
     sent: FloatMatrix = field(metadata=OWN)
 
     def __post_init__(self) -> None:
@@ -134,8 +126,8 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
         A value is out of range.
     """
 
-    every: int = 256
-    delay: int = 1
+    every: int = number(256, low=1)
+    delay: int = number(1, low=1, high=7)
     topology: AbstractTopology = field(default_factory=Exponential)
     weighs = "alike"
     ends_equal = False
@@ -143,9 +135,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
     taxonomy = Taxonomy("decentralised", "bounded", "model", "gossip")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        # One more round than that may be under way, and a mailbox holds eight frames from one rank to another.
-        check_numbers(self, "delay", low=1, high=7, integer=True)
+        super().__post_init__()
         check_topology("OverlapSGP", self.topology, symmetric=False)
 
     def sent_values(self, n_params: int) -> int:
@@ -240,31 +230,18 @@ _IS_DONE: Final = 0.0
 
 @dataclass
 class PairState:
-    """The state of a rank.
+    """The state of a rank."""
 
-    Parameters
-    ----------
-    exchanges : array of int64, shape (1,)
-        How often it could have exchanged.
-
-    Attributes
-    ----------
-    sent : array, shape (n_params + 1,)
-        The model as it was sent. It and the fields below belong to this gang and are not handed to another.
-    partner : int
-        The rank it was sent to; negative for none.
-    looks : int
-        How often this rank has looked for the answer.
-    going : set of int
-        The ranks that a passive one may still hear from in this epoch: the active ones, and who says when all are done.
-    """
-
+    # How often it could have exchanged.
     exchanges: AnyArray
 
     def __post_init__(self) -> None:
+        # The model as it was sent, to what rank (negative for none), and how often this rank has looked for the answer:
+        # of this gang alone, and not handed to another.
         self.sent: FloatVector = np.zeros(0)
         self.partner = -1
         self.looks = 0
+        # Whom a passive rank may still hear from in this epoch: the active ones, and who says when all are done.
         self.going: set[int] = set()
 
 
@@ -287,18 +264,13 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         `every` or `patience` is not a positive integer or `seed` is negative.
     """
 
-    every: int = 64
-    seed: int = 0
-    patience: int = 8
+    every: int = number(64, low=1)
+    seed: int = number(0, low=0)
+    patience: int = number(8, low=1)
     weighs = "alike"
     talks = "by mailbox"
     ends_equal = False
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "pairs")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "every", "patience", low=1, integer=True)
-        check_numbers(self, "seed", low=0, integer=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> PairState:
         """Return the record of a rank that has not exchanged yet."""

@@ -39,12 +39,12 @@ from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.handover import ALIKE
 from dsgd.sync.adaptive import WHYS, AbstractRule, CommFloor, Measured, Why, comm_floor
-from dsgd.sync.averaging import MomentumPolicy, check_momentum, weighted_mean
+from dsgd.sync.averaging import MomentumPolicy, weighted_mean
 from dsgd.sync.base import AbstractAdaptation, AbstractStrategy, NoState, Plan, Seen
-from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
+from dsgd.sync.compression import CompressionState, Compressor, delta_mean, start_compression
 from dsgd.sync.period import EveryRows, Taxonomy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 _PER_EPOCH: Final = 16
 _APART: Final = 0.5
@@ -58,30 +58,20 @@ _N_TOLD: Final = 1 + len(Seen._fields)
 
 @dataclass
 class AutoState:
-    """The state of the strategy.
+    """The state of the strategy."""
 
-    Parameters
-    ----------
-    every : array of int64, shape (3,)
-        The period, after how many rounds ranks decide, and how often they have decided.
-    asks : array of int64, shape (1,)
-        Whether the next exchange carries the measurements of the ranks.
-    told : array of float64, shape (12,)
-        The measurements of this rank; after the exchange, their mean over ranks.
-    start : array of float64, shape (18,)
-        `Measured` at the first decision.
-    periods : array of float64, shape (64, 4)
-        The periods so far: since how many rows of the longest rank, since when in seconds, rows, and the number in
-        `WHYS` of the reason. Unused rows are zero; when all are used, the second oldest is dropped.
-    compression : NoState or CompressionState
-        The state of the compressor.
-    """
-
+    # Shape (3,): The period, after how many rounds ranks decide, and how often they have decided.
     every: IntVector
+    # Whether the next exchange carries the measurements of the ranks.
     asks: IntVector
+    # Shape (12,): The measurements of this rank; after the exchange, their mean over ranks.
     told: FloatVector
+    # Shape (18,): `Measured` at the first decision.
     start: FloatVector = field(metadata=ALIKE)
+    # Shape (64, 4): The periods so far: since how many rows of the longest rank, since when in seconds, rows, and the
+    # number in `WHYS` of the reason. Unused rows are zero; when all are used, the second oldest is dropped.
     periods: FloatMatrix = field(metadata=ALIKE)
+    # The state of the compressor.
     compression: NoState | CompressionState
 
 
@@ -116,7 +106,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     'start'
     """
 
-    target: float = 0.1
+    target: float = number(0.1, low=0.0, high=1.0, open_low=True, open_high=True)
     rule: AbstractRule = field(default_factory=CommFloor)
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
@@ -125,13 +115,11 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "target", low=0.0, high=1.0, open_low=True, open_high=True)
+        super().__post_init__()
         if not isinstance(self.rule, AbstractRule):
             raise InvalidParameterError(
                 f"AutoSync(rule=...) must be a rule of dsgd.sync.adaptive, such as CommFloor(). Got {self.rule!r}."
             )
-        check_momentum(self)
-        check_compressor(self)
 
     @property
     def period(self) -> EveryRows:

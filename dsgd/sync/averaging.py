@@ -45,14 +45,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.ledger import ENCODE
 from dsgd.types import FloatVector
-from dsgd.validation import check_choice
 
 
 def weighted_mean(group: Group, vector: FloatVector, weight: float) -> None:
@@ -88,11 +87,6 @@ def weighted_mean(group: Group, vector: FloatVector, weight: float) -> None:
 
 #: What becomes of the momentum of a rank where models are averaged: it is kept, reset or averaged as well.
 MomentumPolicy = Literal["keep", "zero", "average"]
-
-
-def check_momentum(strategy: Any) -> None:
-    """Raise `InvalidParameterError` unless the momentum of a strategy is a policy."""
-    check_choice(f"{type(strategy).__name__}(momentum=...)", strategy.momentum, get_args(MomentumPolicy))
 
 
 def carry_over(policy: MomentumPolicy, group: Group, memory: Iterable[FloatVector], weight: float) -> None:

@@ -23,6 +23,7 @@ from dsgd.handover import Handover, handover_of
 from dsgd.sync.averaging import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod, EveryRows, Taxonomy, Weighing
 from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import Checked
 
 #: What ranks exchange.
 Exchange = Literal["model", "gradient"]
@@ -35,7 +36,7 @@ class NoState:
     """The record of a strategy that remembers nothing from one synchronisation to the next."""
 
 
-class AbstractStrategy(ABC, Generic[StateT]):
+class AbstractStrategy(Checked, ABC, Generic[StateT]):
     """A synchronisation strategy: when ranks exchange, and what.
 
     Attributes
@@ -107,6 +108,14 @@ class AbstractStrategy(ABC, Generic[StateT]):
     suffix: float = 0.0
     keep_models: bool = False
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise if a field is not what it declares, or the compressor is none for what is exchanged."""
+        super().__post_init__()
+        if self.compressor is not None:
+            from dsgd.sync.compression import check_compressor  # which is made of strategies
+
+            check_compressor(self)
 
     def sent_values(self, n_params: int) -> int:
         """Return how many numbers a rank sends to a peer in a round: the vector that is mixed, unless told else."""

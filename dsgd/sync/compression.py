@@ -55,17 +55,11 @@ _N_COMPARED: Final = 255
 
 @dataclass
 class CompressionState:
-    """The state of a strategy that compresses.
+    """The state of a strategy that compresses."""
 
-    Parameters
-    ----------
-    reference : array, shape (n_params,) or (0,)
-        The model after the last synchronisation; empty where gradients are exchanged.
-    memory : AbstractMemory
-        The state of the compressor.
-    """
-
+    # The model after the last synchronisation; empty where gradients are exchanged.
     reference: FloatVector = field(metadata=ALIKE)
+    # The state of the compressor.
     memory: AbstractMemory
 
 

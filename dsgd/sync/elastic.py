@@ -70,25 +70,19 @@ from dsgd.sync.server import (
     QUESTION,
     AbstractServerHandler,
     AbstractServerStrategy,
-    Model,
     ServerMessage,
     await_epoch_model,
     push,
 )
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_choice, check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class CentreState:
-    """The state of elastic averaging.
+    """The state of elastic averaging."""
 
-    Parameters
-    ----------
-    centre : array, shape (n_params,)
-        The centre, equal on all ranks.
-    """
-
+    # The centre, equal on all ranks.
     centre: FloatVector = field(metadata=ALIKE)
 
     def __post_init__(self) -> None:
@@ -113,16 +107,12 @@ class EASGD(AbstractStrategy[CentreState]):
         A value is out of range; above 1 the centre would swing.
     """
 
-    every: int = 256
-    beta: float = 0.9
+    every: int = number(256, low=1)
+    beta: float = number(0.9, low=0, high=1)
     weighs = "alike"
     ends_equal = False
     collects = False
     taxonomy = Taxonomy("decentralised", "synchronous", "change", "all-reduce")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "beta", low=0, high=1)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> CentreState:
         """Return the model to start from as the centre."""
@@ -148,18 +138,32 @@ class EASGD(AbstractStrategy[CentreState]):
 
 @dataclass
 class ElasticState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    centre : array, shape (n_params,)
-        The centre at the end of the last epoch, equal on all workers.
-    version : array of int64, shape (1,)
-        The number of exchanges it had had at its last answer to this worker.
-    """
-
+    # The centre at the end of the last epoch, equal on all workers.
     centre: FloatVector = field(metadata=ALIKE)
+    # The number of exchanges it had had at its last answer to this worker.
     version: AnyArray
+
+
+@final
+class _CentreHandler(AbstractServerHandler):
+    """Moves the centre to a worker's model, and answers with the way that it went."""
+
+    def start(self) -> None:
+        self._share = self.model.params.dtype.type(self.strategy.beta / self.model.n_workers)
+        self._moved = np.zeros_like(self.model.params)
+
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        model = self.model
+        np.subtract(message.body, model.params, out=self._moved)
+        self._moved *= self._share
+        model.params += self._moved
+        model.version += 1
+        return (worker,)
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._moved
 
 
 @dataclass(frozen=True)
@@ -180,15 +184,11 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
         `every` is not a positive integer or `beta` not in [0, 1].
     """
 
-    every: int = 64
-    beta: float = 0.9
+    every: int = number(64, low=1)
+    beta: float = number(0.9, low=0.0, high=1.0)
     weighs = "alike"
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "beta", low=0.0, high=1.0)
+    serves_by = _CentreHandler
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ElasticState:
         """Return the model to start from as the centre."""
@@ -212,44 +212,39 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
         """Return the centre; see `AbstractServerStrategy.served`."""
         return state.centre, int(state.version[0])
 
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what keeps the centre."""
-        return _AsyncEasgdDesk(model, self.beta)
-
-
-@final
-class _AsyncEasgdDesk(AbstractServerHandler):
-    def __init__(self, model: Model, beta: float) -> None:
-        super().__init__(model)
-        self._share = model.params.dtype.type(beta / model.n_workers)
-        self._moved = np.zeros_like(model.params)
-
-    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        model = self.model
-        np.subtract(message.body, model.params, out=self._moved)
-        self._moved *= self._share
-        model.params += self._moved
-        model.version += 1
-        return (worker,)
-
-    def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._moved
-
 
 @dataclass
 class DownpourState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    base : array, shape (n_params,)
-        The model when it last sent or fetched.
-    pushes : array of int64, shape (1,)
-        How often it has sent.
-    """
-
+    # The model when it last sent or fetched.
     base: FloatVector = field(metadata=ALIKE)
+    # How often it has sent.
     pushes: AnyArray
+
+
+def steady_share(n_workers: int) -> float:
+    """Return the largest s for which ``x_(k + 1) = x_k - s x_(k - d)`` does not swing, with d = P - 1.
+
+    Its roots are those of ``z^(d + 1) - z^d + s``, real up to ``s = d^d / (d + 1)^(d + 1)``, where two of them meet.
+    """
+    delay = n_workers - 1
+    return float((delay / n_workers) ** delay / n_workers)
+
+
+@final
+class _SumHandler(AbstractServerHandler):
+    """Adds a share of each change."""
+
+    def start(self) -> None:
+        share, n_workers = self.strategy.share, self.model.n_workers
+        self._share = self.model.params.dtype.type(steady_share(n_workers) if share is None else share)
+
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        message.body *= self._share
+        self.model.params += message.body
+        self.model.version += 1
+        return (worker,) if message.head["kind"] == QUESTION else ()
 
 
 @dataclass(frozen=True)
@@ -275,18 +270,13 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         A period is not a positive integer, `share` not in (0, 1], or there are no such rates.
     """
 
-    every: int = 64
-    fetch_every: int = 1
-    share: float | None = None
+    every: int = number(64, low=1)
+    fetch_every: int = number(1, low=1)
+    share: float | None = number(None, low=0.0, high=1.0, open_low=True)
     rates: Literal["own", "pooled"] = "own"
     weighs = "alike"
     taxonomy = Taxonomy("centralised", "asynchronous", "change", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that are not positive."""
-        check_numbers(self, "every", "fetch_every", low=1, integer=True)
-        check_numbers(self, "share", low=0.0, high=1.0, open_low=True, optional=True)
-        check_choice("Downpour(rates=...)", self.rates, ("own", "pooled"))
+    serves_by = _SumHandler
 
     def init(self, group: Group, params: FloatVector, weight: float) -> DownpourState:
         """Return the model to start from as the base of all changes."""
@@ -307,9 +297,6 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         await_epoch_model(group, params)
         state.base[:] = params
 
-    def collect(self, group: Group, params: FloatVector, weight: float, state: DownpourState) -> None:
-        """Do nothing: since the epoch has ended all ranks have the model of the server."""
-
     def served(self, params: FloatVector, state: DownpourState) -> tuple[FloatVector, int]:
         """Return the model; see `AbstractServerStrategy.served`."""
         return params, 0
@@ -318,29 +305,3 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         """Return how many times less far the server gets than one rank; see `AbstractStrategy.lag`."""
         share = steady_share(n_ranks) if self.share is None else self.share
         return float(n_ranks**-power / share)
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what adds changes up."""
-        return _DownpourDesk(model, steady_share(model.n_workers) if self.share is None else self.share)
-
-
-def steady_share(n_workers: int) -> float:
-    """Return the largest s for which ``x_(k + 1) = x_k - s x_(k - d)`` does not swing, with d = P - 1.
-
-    Its roots are those of ``z^(d + 1) - z^d + s``, real up to ``s = d^d / (d + 1)^(d + 1)``, where two of them meet.
-    """
-    delay = n_workers - 1
-    return float((delay / n_workers) ** delay / n_workers)
-
-
-@final
-class _DownpourDesk(AbstractServerHandler):
-    def __init__(self, model: Model, share: float) -> None:
-        super().__init__(model)
-        self._share = model.params.dtype.type(share)
-
-    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        message.body *= self._share
-        self.model.params += message.body
-        self.model.version += 1
-        return (worker,) if message.head["kind"] == QUESTION else ()

@@ -58,32 +58,24 @@ from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.handover import ALIKE
 from dsgd.local.base import Steps
-from dsgd.sync.averaging import MomentumPolicy, check_momentum, weighted_mean
+from dsgd.sync.averaging import MomentumPolicy, weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, AbstractStrategy, Exchange, LocalSteps, Talk
 from dsgd.sync.period import AbstractPeriod, Taxonomy, Weighing
 from dsgd.types import FloatVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class ControlState(AbstractRejoining):
-    """The state of SCAFFOLD.
+    """The state of SCAFFOLD."""
 
-    Parameters
-    ----------
-    anchor : array, shape (n_params,)
-        x, the model that all ranks had after the last exchange.
-    common : array, shape (n_params,)
-        c, equal on all ranks.
-    own : array, shape (n_params,)
-        c_p of this rank.
-    rate_sum : array of float64, shape (1,)
-        Sum of the rates of the steps since the last exchange.
-    """
-
+    # x, the model that all ranks had after the last exchange.
     anchor: FloatVector = field(metadata=ALIKE)
+    # c, equal on all ranks.
     common: FloatVector
+    # c_p of this rank.
     own: FloatVector
+    # Sum of the rates of the steps since the last exchange.
     rate_sum: FloatVector
 
     def __post_init__(self) -> None:
@@ -115,16 +107,11 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
         A value is out of range.
     """
 
-    every: int | None = None
-    rate: float = 1.0
-    stretch: int = 64
+    every: int | None = number(None, low=1)
+    rate: float = number(1.0, low=0, open_low=True)
+    stretch: int = number(64, low=1)
     weighs = "rates"
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True, optional=True)
-        check_numbers(self, "stretch", low=1, integer=True)
-        check_numbers(self, "rate", low=0, open_low=True)
 
     def sent_values(self, n_params: int) -> int:
         """Return the length of the model and of the control variate."""
@@ -171,14 +158,9 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
 
 @dataclass
 class AnchorState:
-    """The state of FedProx.
+    """The state of FedProx."""
 
-    Parameters
-    ----------
-    anchor : array, shape (n_params,)
-        The last average.
-    """
-
+    # The last average.
     anchor: FloatVector = field(metadata=ALIKE)
 
 
@@ -203,18 +185,12 @@ class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
         A value is out of range.
     """
 
-    every: int | None = None
-    mu: float = 0.001
-    stretch: int = 64
+    every: int | None = number(None, low=1)
+    mu: float = number(0.001, low=0)
+    stretch: int = number(64, low=1)
     momentum: MomentumPolicy = "keep"
     weighs = "rates"
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True, optional=True)
-        check_numbers(self, "stretch", low=1, integer=True)
-        check_numbers(self, "mu", low=0)
-        check_momentum(self)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> AnchorState:
         """Return the model to start from as the anchor."""

@@ -100,19 +100,14 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
 from dsgd.sync.period import Taxonomy
 from dsgd.types import ByteVector, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_bool, check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class RoundState:
-    """The state of gossip.
+    """The state of gossip."""
 
-    Parameters
-    ----------
-    rounds : array of int64, shape (1,)
-        Exchanges so far: which of its graphs a topology is at.
-    """
-
+    # Exchanges so far: which of its graphs a topology is at.
     rounds: IntVector
 
     def __post_init__(self) -> None:
@@ -152,7 +147,7 @@ class DPSGD(AbstractStrategy[RoundState]):
         A value is out of range, or the topology has edges that go one way.
     """
 
-    every: int = 256
+    every: int = number(256, low=1)
     topology: AbstractTopology = field(default_factory=Ring)
     keep_models: bool = False
     weighs = "alike"
@@ -161,8 +156,7 @@ class DPSGD(AbstractStrategy[RoundState]):
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "gossip")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_bool("DPSGD(keep_models=...)", self.keep_models)
+        super().__post_init__()
         check_topology("DPSGD", self.topology, symmetric=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> RoundState:
@@ -185,20 +179,13 @@ class DPSGD(AbstractStrategy[RoundState]):
 
 @dataclass
 class PushSumState:
-    """The state of stochastic gradient push.
+    """The state of stochastic gradient push."""
 
-    Parameters
-    ----------
-    weight : array of float64, shape (1,)
-        w of this rank; one again where ranks have all got the same model.
-    rounds : array of int64, shape (1,)
-        Exchanges so far.
-    anchor : array, shape (n_params,)
-        z after the last exchange.
-    """
-
+    # w of this rank; one again where ranks have all got the same model.
     weight: FloatVector = field(metadata=OWN)
+    # Exchanges so far.
     rounds: IntVector
+    # z after the last exchange.
     anchor: FloatVector
 
     def __post_init__(self) -> None:
@@ -244,7 +231,7 @@ class SGP(AbstractStrategy[PushSumState]):
         A value is out of range.
     """
 
-    every: int = 256
+    every: int = number(256, low=1)
     topology: AbstractTopology = field(default_factory=Exponential)
     weighs = "alike"
     talks = "in pairs"
@@ -252,7 +239,7 @@ class SGP(AbstractStrategy[PushSumState]):
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "gossip")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
+        super().__post_init__()
         check_topology("SGP", self.topology, symmetric=False)
 
     def sent_values(self, n_params: int) -> int:
@@ -286,20 +273,13 @@ _FOR_SUMS: Final = (DGC, DeMo, ErrorFeedback, GTopK, MajorityVote, PowerSGD)
 
 @dataclass
 class ChocoState(AbstractRejoining):
-    """The state of CHOCO-SGD.
+    """The state of CHOCO-SGD."""
 
-    Parameters
-    ----------
-    public : array, shape (n_params,)
-        c of this rank: what its neighbours know of its model.
-    mixed : array, shape (n_params,)
-        s of this rank: the weighted mean of the public copies of its neighbours and its own.
-    memory : AbstractMemory
-        The state of the compressor.
-    """
-
+    # c of this rank: what its neighbours know of its model.
     public: FloatVector
+    # s of this rank: the weighted mean of the public copies of its neighbours and its own.
     mixed: FloatVector
+    # The state of the compressor.
     memory: AbstractMemory
 
     def __post_init__(self) -> None:
@@ -331,9 +311,9 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
         A value is out of range, or the compressor and the topology are none, or do not go with it.
     """
 
-    every: int = 256
+    every: int = number(256, low=1)
     compressor: AbstractCompressor[Any] = field(default_factory=lambda: TopK(0.1))
-    gamma: float = 0.3
+    gamma: float = number(0.3, low=0, high=1)
     topology: AbstractTopology = field(default_factory=Ring)
     weighs = "alike"
     ends_equal = False
@@ -341,8 +321,7 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
     taxonomy = Taxonomy("decentralised", "synchronous", "change", "gossip")
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "gamma", low=0, high=1)
+        super().__post_init__()
         check_topology("ChocoSGD", self.topology, symmetric=True)
         compressor = self.compressor
         if (

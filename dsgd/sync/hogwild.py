@@ -30,7 +30,7 @@ from dsgd.collectives.group import Group
 from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.period import EveryEpoch, Taxonomy
 from dsgd.types import FloatVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,10 @@ class Hogwild(AbstractStrategy[NoState]):
         `suffix` is not in [0, 1].
     """
 
-    suffix: float = 0.5
+    suffix: float = number(0.5, low=0.0, high=1.0)
     ends_equal = False
     shares_memory = True
     taxonomy = Taxonomy("centralised", "asynchronous", "nothing", "shared memory")
-
-    def __post_init__(self) -> None:
-        """Refuse a share that cannot be."""
-        check_numbers(self, "suffix", low=0.0, high=1.0)
 
     @property
     def period(self) -> EveryEpoch:

@@ -80,36 +80,27 @@ from dsgd.handover import ALIKE, OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, LocalSteps
 from dsgd.sync.period import Taxonomy
-from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, ServerMessage, push
+from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, ServerMessage, push
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_choice, check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class LeaderState:
-    """The state of leader SGD.
+    """The state of leader SGD."""
 
-    Parameters
-    ----------
-    group_leader : array, shape (n_params,) or (0,)
-        The model of the leader of this rank's group at the last exchange; empty with one group.
-    global_leader : array, shape (n_params,)
-        The last model of the global leader that this rank received.
-    losses : array of float64, shape (2,)
-        Sum of the losses since the last exchange, and their number.
-    exchanges : array of int64, shape (1,)
-        Exchanges so far.
-    leader : array of int64, shape (1,)
-        The rank that led all others at the last exchange.
-    leads : array of int64, shape (2,)
-        Whether this rank led its group, and all ranks, at the last exchange; also true while there are no leaders.
-    """
-
+    # The model of the leader of this rank's group at the last exchange; empty with one group.
     group_leader: FloatVector
+    # The last model of the global leader that this rank received.
     global_leader: FloatVector = field(metadata=ALIKE)
+    # Shape (2,): Sum of the losses since the last exchange, and their number.
     losses: FloatVector
+    # Exchanges so far.
     exchanges: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    # The rank that led all others at the last exchange.
     leader: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    # Shape (2,): Whether this rank led its group, and all ranks, at the last exchange; also true while there are no
+    # leaders.
     leads: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = field(metadata=OWN)
 
     def __post_init__(self) -> None:
@@ -147,23 +138,17 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
         By `init`: there are groups, and ranks are threads of several processes, which cannot communicate in groups.
     """
 
-    every: int = 256
-    n_groups: int = 1
-    pull: float = 0.1
-    global_pull: float = 0.05
-    global_every: int = 4
-    proximal: float = 0.0
-    global_proximal: float = 0.0
-    stretch: int | None = None
+    every: int = number(256, low=1)
+    n_groups: int = number(1, low=1)
+    pull: float = number(0.1, low=0, high=1)
+    global_pull: float = number(0.05, low=0, high=1)
+    global_every: int = number(4, low=1)
+    proximal: float = number(0.0, low=0, high=1)
+    global_proximal: float = number(0.0, low=0, high=1)
+    stretch: int | None = number(None, low=1)
     returns: Literal["mean", "leader"] = "mean"
     ends_equal = False
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "broadcast")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", "n_groups", "global_every", low=1, integer=True)
-        check_numbers(self, "stretch", low=1, integer=True, optional=True)
-        check_numbers(self, "pull", "global_pull", "proximal", "global_proximal", low=0, high=1)
-        check_choice("LeaderSGD(returns=...)", self.returns, ("mean", "leader"))
 
     @property
     def needs_loss(self) -> bool:
@@ -249,18 +234,81 @@ def _pull(params: FloatVector, leader: FloatVector, strength: float) -> None:
 
 @dataclass
 class FollowerState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    version : array of int64, shape (1,)
-        Number of the leader that it was last pulled to.
-    losses : array of float64, shape (2,)
-        Sum of the losses since the last message, and their number.
-    """
-
+    # Number of the leader that it was last pulled to.
     version: AnyArray
+    # Shape (2,): Sum of the losses since the last message, and their number.
     losses: FloatVector
+
+
+@final
+class _ElectingHandler(AbstractServerHandler):
+    """Knows the leader of all, which is the model of the server, and those of groups, where there are several."""
+
+    def start(self) -> None:
+        model, strategy = self.model, self.strategy
+        n = min(int(strategy.n_groups), model.n_workers)
+        self._group_of = [worker * n // model.n_workers for worker in range(model.n_workers)]
+        # Who leads each group and with what model: nobody yet. A single group is led by the leader of all.
+        self._authors = [-1] * n
+        self._leaders = [model.params.copy() for _ in range(n if n > 1 else 0)]
+        self._candidates = [model.params.copy() for _ in range(n)]
+        self._forget()
+
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        group, score = self._group_of[worker], float(message.head["score"])
+        if score < self._scores[group]:
+            self._scores[group], self._new[group] = score, worker
+            self._candidates[group][:] = message.body
+        self._n += 1
+        if self._n >= self.model.n_workers:
+            self._elect()
+        self._lead(worker, message.body, int(message.head["version"]))
+        return (worker,)
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        """Leave the model of the worker, which has been pulled; see `AbstractServerHandler.answer`."""
+
+    def _elect(self) -> None:
+        """Let the lowest scores lead, if there are any that are numbers."""
+        model, best = self.model, int(np.argmin(self._scores))
+        if self._scores[best] < np.inf:
+            model.version += 1
+            if not self._leaders or model.version % self.strategy.global_every == 0:
+                model.params[:] = self._candidates[best]
+                model.author = self._new[best]
+            for group, leader in enumerate(self._leaders):
+                if self._scores[group] < np.inf:
+                    leader[:] = self._candidates[group]
+                    self._authors[group] = self._new[group]
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin to count again."""
+        n = len(self._candidates)
+        self._n, self._scores, self._new = 0, [np.inf] * n, [-1] * n
+
+    def _lead(self, worker: int, params: FloatVector, known: int) -> None:
+        """Pull the model of a worker towards the leaders that are new to it, in place."""
+        model, strategy = self.model, self.strategy
+        if model.version == known:
+            return
+        if not self._leaders:
+            self._pull(worker, params, model.author, model.params, strategy.pull)
+            return
+        group, every = self._group_of[worker], int(strategy.global_every)
+        self._pull(worker, params, self._authors[group], self._leaders[group], strategy.pull)
+        if model.version // every > known // every:
+            self._pull(worker, params, model.author, model.params, strategy.global_pull)
+
+    @staticmethod
+    def _pull(worker: int, params: FloatVector, author: int, leader: FloatVector, strength: float) -> None:
+        """Pull towards a leader, if there is one, and if it is another worker's."""
+        if author not in (-1, worker):
+            way = leader - params
+            way *= way.dtype.type(strength)
+            params += way
 
 
 @dataclass(frozen=True)
@@ -289,20 +337,15 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
         `every`, `stretch`, `n_groups` or `global_every` is not a positive integer, or a pull not in [0, 1].
     """
 
-    every: int = 256
-    pull: float = 0.05
-    stretch: int | None = None
-    n_groups: int = 1
-    global_pull: float = 0.05
-    global_every: int = 4
+    every: int = number(256, low=1)
+    pull: float = number(0.05, low=0.0, high=1.0)
+    stretch: int | None = number(None, low=1)
+    n_groups: int = number(1, low=1)
+    global_pull: float = number(0.05, low=0.0, high=1.0)
+    global_every: int = number(4, low=1)
     collects = True
     taxonomy = Taxonomy("decentralised", "asynchronous", "model", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "every", "n_groups", "global_every", low=1, integer=True)
-        check_numbers(self, "pull", "global_pull", low=0.0, high=1.0)
-        check_numbers(self, "stretch", low=1, integer=True, optional=True)
+    serves_by = _ElectingHandler
 
     def init(self, group: Group, params: FloatVector, weight: float) -> FollowerState:
         """Return the record of a worker that knows no leader yet."""
@@ -326,77 +369,3 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
     def served(self, params: FloatVector, state: FollowerState) -> tuple[FloatVector, int]:
         """Return the model as the leader; see `AbstractServerStrategy.served`."""
         return params, int(state.version[0])
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what knows the leaders."""
-        return _Desk(model, self)
-
-
-@final
-class _Desk(AbstractServerHandler):
-    """Knows the leader of all, which is the model of the server, and those of groups, where there are several."""
-
-    def __init__(self, model: Model, strategy: AsyncLeaderSGD) -> None:
-        super().__init__(model)
-        self._strategy = strategy
-        n = min(int(strategy.n_groups), model.n_workers)
-        self._group_of = [worker * n // model.n_workers for worker in range(model.n_workers)]
-        # Who leads each group and with what model: nobody yet. A single group is led by the leader of all.
-        self._authors = [-1] * n
-        self._leaders = [model.params.copy() for _ in range(n if n > 1 else 0)]
-        self._candidates = [model.params.copy() for _ in range(n)]
-        self._forget()
-
-    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        group, score = self._group_of[worker], float(message.head["score"])
-        if score < self._scores[group]:
-            self._scores[group], self._new[group] = score, worker
-            self._candidates[group][:] = message.body
-        self._n += 1
-        if self._n >= self.model.n_workers:
-            self._elect()
-        self._lead(worker, message.body, int(message.head["version"]))
-        return (worker,)
-
-    def answer(self, worker: int, out: FloatVector) -> None:
-        """Leave the model of the worker, which has been pulled; see `AbstractServerHandler.answer`."""
-
-    def _elect(self) -> None:
-        """Let the lowest scores lead, if there are any that are numbers."""
-        model, best = self.model, int(np.argmin(self._scores))
-        if self._scores[best] < np.inf:
-            model.version += 1
-            if not self._leaders or model.version % self._strategy.global_every == 0:
-                model.params[:] = self._candidates[best]
-                model.author = self._new[best]
-            for group, leader in enumerate(self._leaders):
-                if self._scores[group] < np.inf:
-                    leader[:] = self._candidates[group]
-                    self._authors[group] = self._new[group]
-        self._forget()
-
-    def _forget(self) -> None:
-        """Begin to count again."""
-        n = len(self._candidates)
-        self._n, self._scores, self._new = 0, [np.inf] * n, [-1] * n
-
-    def _lead(self, worker: int, params: FloatVector, known: int) -> None:
-        """Pull the model of a worker towards the leaders that are new to it, in place."""
-        model, strategy = self.model, self._strategy
-        if model.version == known:
-            return
-        if not self._leaders:
-            self._pull(worker, params, model.author, model.params, strategy.pull)
-            return
-        group, every = self._group_of[worker], int(strategy.global_every)
-        self._pull(worker, params, self._authors[group], self._leaders[group], strategy.pull)
-        if model.version // every > known // every:
-            self._pull(worker, params, model.author, model.params, strategy.global_pull)
-
-    @staticmethod
-    def _pull(worker: int, params: FloatVector, author: int, leader: FloatVector, strength: float) -> None:
-        """Pull towards a leader, if there is one, and if it is another worker's."""
-        if author not in (-1, worker):
-            way = leader - params
-            way *= way.dtype.type(strength)
-            params += way

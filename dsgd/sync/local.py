@@ -69,13 +69,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from dsgd.errors import InvalidParameterError
-from dsgd.sync.averaging import MomentumPolicy, check_momentum
-from dsgd.sync.compression import AbstractAveraging, Compressor, check_compressor
+from dsgd.sync.averaging import MomentumPolicy
+from dsgd.sync.compression import AbstractAveraging, Compressor
 from dsgd.sync.period import EveryEpoch, EveryRows, OftenThenRarely, Once
-from dsgd.validation import check_bool, check_choice, check_numbers
+from dsgd.validation import number
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class LocalSGD(AbstractAveraging):
         The compressor does not go with what is exchanged, or with `overlap`.
     """
 
-    every: int | None = None
+    every: int | None = number(None, low=1)
     overlap: bool = False
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
@@ -120,19 +118,11 @@ class LocalSGD(AbstractAveraging):
 
     def __post_init__(self) -> None:
         """Refuse a period that is not a positive number of samples."""
-        is_number = isinstance(self.every, (int, np.integer)) and not isinstance(self.every, bool)
-        if self.every is not None and not (is_number and self.every >= 1):
-            raise InvalidParameterError(
-                f"LocalSGD(every=...) must be a positive number of samples, or None. Got {self.every!r}."
-            )
-        check_bool("LocalSGD(overlap=...)", self.overlap)
-        check_momentum(self)
+        super().__post_init__()
         if self.overlap and self.momentum != "keep":
             raise InvalidParameterError(
                 f"LocalSGD(overlap=True) needs momentum='keep', because averages arrive late. Got {self.momentum!r}."
             )
-        check_choice("LocalSGD(rates=...)", self.rates, ("own", "pooled"))
-        check_compressor(self)
 
 
 @dataclass(frozen=True)
@@ -158,10 +148,6 @@ class EpochAveraging(AbstractAveraging):
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
     weighs = "rates"
-
-    def __post_init__(self) -> None:
-        check_momentum(self)
-        check_compressor(self)
 
     @property
     def period(self) -> EveryEpoch:
@@ -200,20 +186,19 @@ class PostLocalSGD(AbstractAveraging):
         A value is out of range.
     """
 
-    every: int = 2048
-    first: int = 128
-    epochs: int = 1
+    every: int = number(2048, low=1)
+    first: int = number(128, low=1)
+    epochs: int = number(1, low=1)
     momentum: MomentumPolicy = "keep"
     weighs = "rates"
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", "first", "epochs", low=1, integer=True)
+        super().__post_init__()
         if self.first > self.every:
             raise InvalidParameterError(
                 f"PostLocalSGD(first=...) must be at most every={self.every}: often at first, then rarely. "
                 f"Got {self.first}."
             )
-        check_momentum(self)
 
     @property
     def period(self) -> OftenThenRarely:

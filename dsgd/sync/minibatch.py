@@ -53,17 +53,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from dsgd.collectives.group import Group
 from dsgd.compress.base import AbstractCompressor, AbstractMemory
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, NoState
-from dsgd.sync.compression import CompressionState, Compressor, check_compressor, gradient_mean, start_compression
+from dsgd.sync.compression import CompressionState, Compressor, gradient_mean, start_compression
 from dsgd.sync.period import EveryBatch, GrowingBatch, Taxonomy
 from dsgd.types import FloatVector
-from dsgd.validation import check_bool, check_choice, check_numbers
+from dsgd.validation import number
 
 
 @dataclass(frozen=True)
@@ -111,59 +109,42 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
         there are no such rates, or they are pooled with a `base_batch`.
     """
 
-    batch: int = 32
-    base_batch: int | None = None
-    warmup: float = 0.0
+    batch: int = number(32, low=1)
+    base_batch: int | None = number(None, low=1)
+    warmup: float = number(0.0, low=0)
     compressor: Compressor = None
-    bucket_bytes: int | None = None
+    bucket_bytes: int | None = number(None, low=1)
     overlap: bool = False
-    suffix: float = 0.5
+    suffix: float = number(0.5, low=0.0, high=1.0)
     rates: Literal["own", "pooled"] = "own"
-    growth: float = 1.0
-    growth_every: int = 1
-    max_batch: int | None = None
+    growth: float = number(1.0, low=1)
+    growth_every: int = number(1, low=1)
+    max_batch: int | None = number(None, low="batch")
     exchanges = "gradient"
     taxonomy = Taxonomy("centralised", "synchronous", "gradient", "all-reduce")
 
     def __post_init__(self) -> None:
         """Refuse a batch that is not a positive number of rows."""
-        if isinstance(self.batch, bool) or not isinstance(self.batch, (int, np.integer)) or self.batch < 1:
-            raise InvalidParameterError(
-                f"MinibatchSGD(batch=...) must be a positive number of rows. Got {self.batch!r}."
-            )
-        check_numbers(self, "base_batch", low=1, integer=True, optional=True)
-        check_numbers(self, "warmup", low=0)
+        super().__post_init__()
         if self.warmup > 0 and self.base_batch is None:
             raise InvalidParameterError(
                 f"MinibatchSGD(warmup=...) needs a factor to grow to: pass base_batch too. Got {self.warmup!r}."
             )
-        if self.bucket_bytes is not None:
-            check_numbers(self, "bucket_bytes", low=1, integer=True)
-            if self.compressor is not None and not getattr(self.compressor, "entrywise", False):
-                raise IncompatiblePartsError(
-                    f"MinibatchSGD(bucket_bytes=...) cannot be combined with compressor={self.compressor!r}, which "
-                    "selects among all entries of a gradient. Leave out one of them, or use Half()."
-                )
-        check_bool("MinibatchSGD(overlap=...)", self.overlap)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
+        if self.bucket_bytes and self.compressor is not None and not getattr(self.compressor, "entrywise", False):
+            raise IncompatiblePartsError(
+                f"MinibatchSGD(bucket_bytes=...) cannot be combined with compressor={self.compressor!r}, which "
+                "selects among all entries of a gradient. Leave out one of them, or use Half()."
+            )
         if self.overlap and self.bucket_bytes is None:
             raise InvalidParameterError(
                 "MinibatchSGD(overlap=True) sums buckets during the backward pass: pass bucket_bytes too, such as "
                 "2**20."
             )
-        check_choice("MinibatchSGD(rates=...)", self.rates, ("own", "pooled"))
         if self.rates == "pooled" and self.base_batch is not None:
             raise InvalidParameterError(
                 "MinibatchSGD(rates='pooled') finds the factor of the rate that base_batch gives: pass one of them. "
                 f"Got base_batch={self.base_batch!r}."
             )
-        self._check_growth()
-        check_compressor(self)
-
-    def _check_growth(self) -> None:
-        check_numbers(self, "growth", low=1)
-        check_numbers(self, "growth_every", low=1, integer=True)
-        check_numbers(self, "max_batch", low=self.batch, integer=True, optional=True)
         if self.growth != 1.0 and (self.base_batch is not None or self.rates == "pooled"):
             raise InvalidParameterError(
                 "MinibatchSGD(growth=...) lets the batch grow in the place of the rate, which base_batch and "

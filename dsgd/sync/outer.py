@@ -63,30 +63,23 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
-from dsgd.sync.averaging import MomentumPolicy, check_momentum
+from dsgd.sync.averaging import MomentumPolicy
 from dsgd.sync.base import AbstractStrategy, NoState
-from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
+from dsgd.sync.compression import CompressionState, Compressor, delta_mean, start_compression
 from dsgd.sync.period import Taxonomy
 from dsgd.types import FloatVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class OuterState:
-    """The state of outer momentum; anchor and velocity are equal on all ranks.
+    """The state of outer momentum; anchor and velocity are equal on all ranks."""
 
-    Parameters
-    ----------
-    anchor : array, shape (n_params,)
-        x, the model that all ranks had after the last exchange.
-    velocity : array, shape (n_params,)
-        u, in units of the model.
-    compression : CompressionState or NoState
-        What is remembered of what has been sent, where it is compressed.
-    """
-
+    # x, the model that all ranks had after the last exchange.
     anchor: FloatVector = field(metadata=ALIKE)
+    # u, in units of the model.
     velocity: FloatVector = field(metadata=ALIKE)
+    # What is remembered of what has been sent, where it is compressed.
     compression: CompressionState | NoState
 
 
@@ -166,18 +159,11 @@ class SlowMo(AbstractOuter):
         The compressor is made for gradients.
     """
 
-    every: int | None = None
-    slow_momentum: float | None = None
-    slow_rate: float = 1.0
+    every: int | None = number(None, low=1)
+    slow_momentum: float | None = number(None, low=0, high=1, open_high=True)
+    slow_rate: float = number(1.0, low=0, open_low=True)
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True, optional=True)
-        check_numbers(self, "slow_momentum", low=0, high=1, open_high=True, optional=True)
-        check_numbers(self, "slow_rate", low=0, open_low=True)
-        check_momentum(self)
-        check_compressor(self)
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: OuterState) -> None:
         """Take a heavy-ball outer step; see `AbstractStrategy.sync`."""
@@ -209,16 +195,10 @@ class DiLoCo(AbstractOuter):
         The compressor is made for gradients.
     """
 
-    every: int = 2048
-    outer_rate: float = 0.7
-    outer_momentum: float = 0.3
+    every: int = number(2048, low=1)
+    outer_rate: float = number(0.7, low=0, open_low=True)
+    outer_momentum: float = number(0.3, low=0, high=1, open_high=True)
     compressor: Compressor = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "outer_rate", low=0, open_low=True)
-        check_numbers(self, "outer_momentum", low=0, high=1, open_high=True)
-        check_compressor(self)
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: OuterState) -> None:
         """Take a Nesterov outer step; see `AbstractStrategy.sync`."""

@@ -112,13 +112,15 @@ from dsgd.sync.period import EveryRows, Taxonomy
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
-    Model,
+    Quorum,
     ServerMessage,
     await_epoch_model,
     push,
 )
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_choice, check_numbers
+from dsgd.validation import number
+
+_EPSILON: Final = 1e-7
 
 
 @dataclass
@@ -181,6 +183,16 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
         return params, int(state.version[0])
 
 
+@final
+class _EachStep(AbstractServerHandler):
+    """Takes a step with each gradient."""
+
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        self.model.step(message.body, 1.0)
+        self.model.version += 1
+        return (worker,)
+
+
 @dataclass(frozen=True)
 class ASGD(AbstractPushStrategy):
     """Let a server take a step with every gradient as it comes.
@@ -199,25 +211,44 @@ class ASGD(AbstractPushStrategy):
         `batch` is not a positive integer or `suffix` not in [0, 1].
     """
 
-    batch: int = 8
-    suffix: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse a batch that is not a positive number of rows."""
-        check_numbers(self, "batch", low=1, integer=True)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what takes a step with each gradient."""
-        return _AsgdDesk(model)
+    batch: int = number(8, low=1)
+    suffix: float = number(0.5, low=0.0, high=1.0)
+    serves_by = _EachStep
 
 
 @final
-class _AsgdDesk(AbstractServerHandler):
+class _StalenessAwareHandler(AbstractServerHandler):
+    """Divides gradients by their staleness, and takes a step with several."""
+
+    def start(self) -> None:
+        usual = self.strategy.usual
+        self._usual = max(1.0, len(self.model.working) / self.strategy.arrivals if usual is None else usual)
+        self._sum = np.zeros_like(self.model.params)
+        self._n, self._shares = 0, 0.0
+
     def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        self.model.step(message.body, 1.0)
-        self.model.version += 1
+        share = min(1.0, self._usual / max(1, self.model.version - int(message.head["version"])))
+        if share != 1.0:
+            message.body *= message.body.dtype.type(share)
+        self._sum += message.body
+        self._shares += share
+        self._n += 1
+        if self._n == self.strategy.arrivals:
+            self._step()
         return (worker,)
+
+    def settle(self) -> None:
+        self._step()
+        self.model.settle()
+
+    def _step(self) -> None:
+        if self._n:
+            # The step multiplies by the mean share, for the sake of the penalty; the gradients have theirs already.
+            self._sum /= self._shares
+            self.model.step(self._sum, self._shares / self._n)
+            self.model.version += 1
+            self._sum.fill(0.0)
+            self._n, self._shares = 0, 0.0
 
 
 @dataclass(frozen=True)
@@ -242,58 +273,48 @@ class StalenessAware(AbstractPushStrategy):
         `batch` or `arrivals` is not a positive integer, `usual` is below 1 or `suffix` not in [0, 1].
     """
 
-    batch: int = 8
-    arrivals: int = 1
-    usual: float | None = None
-    suffix: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that are not positive."""
-        check_numbers(self, "batch", "arrivals", low=1, integer=True)
-        check_numbers(self, "usual", low=1.0, optional=True)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what divides gradients by their staleness."""
-        usual = len(model.working) / self.arrivals if self.usual is None else self.usual
-        return _StalenessAwareDesk(model, self.arrivals, max(1.0, usual))
+    batch: int = number(8, low=1)
+    arrivals: int = number(1, low=1)
+    usual: float | None = number(None, low=1.0)
+    suffix: float = number(0.5, low=0.0, high=1.0)
+    serves_by = _StalenessAwareHandler
 
 
 @final
-class _StalenessAwareDesk(AbstractServerHandler):
-    def __init__(self, model: Model, arrivals: int, usual: float) -> None:
-        super().__init__(model)
-        self._arrivals, self._usual = arrivals, usual
-        self._sum = np.zeros_like(model.params)
-        self._n = 0
-        self._shares = 0.0
+class _CompensatingHandler(AbstractServerHandler):
+    """Corrects a gradient for the change of the model since its worker was given it."""
+
+    def start(self) -> None:
+        self._given = np.repeat(self.model.params[None], self.model.n_workers, axis=0)
+        self._mean_square = np.zeros_like(self.model.params)
 
     def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        share = min(1.0, self._usual / max(1, self.model.version - int(message.head["version"])))
-        if share != 1.0:
-            message.body *= message.body.dtype.type(share)
-        self._sum += message.body
-        self._shares += share
-        self._n += 1
-        if self._n == self._arrivals:
-            self._step()
+        model, vector, strategy = self.model, message.body, self.strategy
+        share = float(message.head["score"])
+        if strategy.compensation and share:
+            # The message holds the gradient times the share of the worker; a worker without rows has no share.
+            if share != 1.0:
+                vector /= vector.dtype.type(share)
+            change = strategy.compensation * vector * (model.params - self._given[worker])
+            if strategy.decay is not None:
+                self._mean_square *= strategy.decay
+                self._mean_square += (1.0 - strategy.decay) * (vector * vector)
+                change /= np.sqrt(self._mean_square + _EPSILON)
+            np.clip(change, -strategy.limit, strategy.limit, out=change)
+            vector += vector * change
+            if share != 1.0:
+                vector *= vector.dtype.type(share)
+        model.step(vector, 1.0)
+        model.version += 1
         return (worker,)
 
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._given[worker] = self.model.params
+
     def settle(self) -> None:
-        self._step()
+        """Leave the mean of the last models, and take note that all workers get it."""
         self.model.settle()
-
-    def _step(self) -> None:
-        if self._n:
-            # The step multiplies by the mean share, for the sake of the penalty; the gradients have theirs already.
-            self._sum /= self._shares
-            self.model.step(self._sum, self._shares / self._n)
-            self.model.version += 1
-            self._sum.fill(0.0)
-            self._n, self._shares = 0, 0.0
-
-
-_EPSILON: Final = 1e-7
+        self._given[:] = self.model.params
 
 
 @dataclass(frozen=True)
@@ -321,60 +342,31 @@ class DelayCompensatedASGD(AbstractPushStrategy):
         not in [0, 1].
     """
 
-    batch: int = 8
-    compensation: float = 0.04
-    decay: float | None = None
-    limit: float = 1.0
-    suffix: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "batch", low=1, integer=True)
-        check_numbers(self, "compensation", low=0.0)
-        check_numbers(self, "decay", low=0.0, high=1.0, open_high=True, optional=True)
-        check_numbers(self, "limit", low=0.0, high=math.inf)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what compensates delays."""
-        return _DelayCompensatedDesk(model, self.compensation, self.decay, self.limit)
+    batch: int = number(8, low=1)
+    compensation: float = number(0.04, low=0.0)
+    decay: float | None = number(None, low=0.0, high=1.0, open_high=True)
+    limit: float = number(1.0, low=0.0, high=math.inf)
+    suffix: float = number(0.5, low=0.0, high=1.0)
+    serves_by = _CompensatingHandler
 
 
 @final
-class _DelayCompensatedDesk(AbstractServerHandler):
-    def __init__(self, model: Model, compensation: float, decay: float | None, limit: float) -> None:
-        super().__init__(model)
-        self._compensation, self._decay, self._limit = compensation, decay, limit
-        self._given = np.repeat(model.params[None], model.n_workers, axis=0)
-        self._mean_square = np.zeros_like(model.params)
+class _BoundedHandler(AbstractServerHandler):
+    """Takes a step with each gradient, and holds workers back that are too far ahead."""
 
-    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        model, vector, strength = self.model, message.body, self._compensation
-        share = float(message.head["score"])
-        if strength and share:
-            # The message holds the gradient times the share of the worker; a worker without rows has no share.
-            if share != 1.0:
-                vector /= vector.dtype.type(share)
-            change = strength * vector * (model.params - self._given[worker])
-            if self._decay is not None:
-                self._mean_square *= self._decay
-                self._mean_square += (1.0 - self._decay) * (vector * vector)
-                change /= np.sqrt(self._mean_square + _EPSILON)
-            np.clip(change, -self._limit, self._limit, out=change)
-            vector += vector * change
-            if share != 1.0:
-                vector *= vector.dtype.type(share)
-        model.step(vector, 1.0)
-        model.version += 1
-        return (worker,)
+    def start(self) -> None:
+        self._sent = [0] * self.model.n_workers
+        self._waiting: list[int] = []
 
-    def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._given[worker] = self.model.params
-
-    def settle(self) -> None:
-        """Leave the mean of the last models, and take note that all workers get it."""
-        self.model.settle()
-        self._given[:] = self.model.params
+    def accept(self, worker: int, message: ServerMessage) -> list[int]:
+        self.model.step(message.body, 1.0)
+        self.model.version += 1
+        self._sent[worker] += 1
+        self._waiting.append(worker)
+        limit = min(self._sent[other] for other in self.model.working) + self.strategy.slack
+        answered = [other for other in self._waiting if self._sent[other] <= limit]
+        self._waiting = [other for other in self._waiting if self._sent[other] > limit]
+        return answered
 
 
 @dataclass(frozen=True)
@@ -397,39 +389,41 @@ class StaleSynchronous(AbstractPushStrategy):
         `batch` is not a positive integer, `slack` is negative or `suffix` not in [0, 1].
     """
 
-    batch: int = 8
-    slack: int = 3
-    suffix: float = 0.5
+    batch: int = number(8, low=1)
+    slack: int = number(3, low=0)
+    suffix: float = number(0.5, low=0.0, high=1.0)
     taxonomy = Taxonomy("centralised", "bounded", "gradient", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "batch", low=1, integer=True)
-        check_numbers(self, "slack", low=0, integer=True)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what holds workers back."""
-        return _StaleSynchronousDesk(model, self.slack)
+    serves_by = _BoundedHandler
 
 
 @final
-class _StaleSynchronousDesk(AbstractServerHandler):
-    def __init__(self, model: Model, slack: int) -> None:
-        super().__init__(model)
-        self._slack = slack
-        self._sent = [0] * model.n_workers
-        self._waiting: list[int] = []
+class _BackupHandler(AbstractServerHandler):
+    """Takes a step with the first gradients of a round."""
+
+    def start(self) -> None:
+        self._quorum = Quorum(self.model, self.strategy.wanted(len(self.model.working)))
+        self._sum = np.zeros_like(self.model.params)
 
     def accept(self, worker: int, message: ServerMessage) -> list[int]:
-        self.model.step(message.body, 1.0)
-        self.model.version += 1
-        self._sent[worker] += 1
-        self._waiting.append(worker)
-        limit = min(self._sent[other] for other in self.model.working) + self._slack
-        answered = [other for other in self._waiting if self._sent[other] <= limit]
-        self._waiting = [other for other in self._waiting if self._sent[other] > limit]
-        return answered
+        is_fresh = bool(message.head["version"] == self.model.version)
+        if is_fresh:
+            self._sum += message.body
+        answered = [] if is_fresh else [worker]
+        return answered + self._step() if self._quorum.count(worker, waits=is_fresh) else answered
+
+    def settle(self) -> None:
+        self._step()
+        self.model.settle()
+
+    def _step(self) -> list[int]:
+        used = self._quorum.release()
+        if used:
+            self._sum /= len(used)
+            self.model.step(self._sum, 1.0)
+            # Rates fall with the gradients that have been used.
+            self.model.version += len(used)
+            self._sum.fill(0.0)
+        return used
 
 
 @dataclass(frozen=True)
@@ -456,18 +450,12 @@ class BackupWorkers(AbstractPushStrategy):
         `batch` is not a positive integer, `backups` is negative, `suffix` not in [0, 1], or there are no such rates.
     """
 
-    batch: int = 8
-    backups: int = 1
-    suffix: float = 0.5
+    batch: int = number(8, low=1)
+    backups: int = number(1, low=0)
+    suffix: float = number(0.5, low=0.0, high=1.0)
     rates: Literal["own", "pooled"] = "own"
     taxonomy = Taxonomy("centralised", "synchronous", "gradient", "server")
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "batch", low=1, integer=True)
-        check_numbers(self, "backups", low=0, integer=True)
-        check_numbers(self, "suffix", low=0.0, high=1.0)
-        check_choice("BackupWorkers(rates=...)", self.rates, ("own", "pooled"))
+    serves_by = _BackupHandler
 
     def lag(self, n_ranks: int, power: float) -> float:
         """Return how many times less far these steps get than steps by row; see `AbstractStrategy.lag`."""
@@ -476,50 +464,3 @@ class BackupWorkers(AbstractPushStrategy):
     def wanted(self, n_workers: int) -> int:
         """Return how many gradients a step takes."""
         return max(1, n_workers - self.backups)
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what steps with the first gradients of a round."""
-        return _BackupWorkersDesk(model, self.wanted(len(model.working)))
-
-
-@final
-class _BackupWorkersDesk(AbstractServerHandler):
-    def __init__(self, model: Model, wanted: int) -> None:
-        super().__init__(model)
-        self._wanted = wanted
-        self._sent = [0] * model.n_workers
-        self._waiting: list[int] = []
-        self._sum = np.zeros_like(model.params)
-
-    def accept(self, worker: int, message: ServerMessage) -> list[int]:
-        model = self.model
-        self._sent[worker] += 1
-        answered = []
-        if message.head["version"] == model.version:
-            self._sum += message.body
-            self._waiting.append(worker)
-        else:
-            answered.append(worker)
-        if len(self._waiting) >= min(self._wanted, len(self._waiting) + self._n_to_come()):
-            answered += self._waiting
-            self._step()
-        return answered
-
-    def settle(self) -> None:
-        self._step()
-        self.model.settle()
-
-    def _step(self) -> None:
-        if self._waiting:
-            self._sum /= len(self._waiting)
-            self.model.step(self._sum, 1.0)
-            # Rates fall with the gradients that have been used.
-            self.model.version += len(self._waiting)
-            self._sum.fill(0.0)
-            self._waiting = []
-
-    def _n_to_come(self) -> int:
-        """Return how many workers will still send something before the epoch of the fastest ends."""
-        rounds = self.model.rounds
-        end = -(-max(self._sent) // rounds) * rounds
-        return sum(self._sent[worker] < end for worker in self.model.working if worker not in self._waiting)

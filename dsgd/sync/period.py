@@ -53,12 +53,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from dsgd.types import FloatVector, IntVector
-from dsgd.validation import check_choice, check_numbers
+from dsgd.validation import Checked, number
 
 Parallelism: TypeAlias = Literal["data", "model"]
 Optimisation: TypeAlias = Literal["centralised", "decentralised"]
@@ -68,7 +68,7 @@ Pattern: TypeAlias = Literal["all-reduce", "broadcast", "gossip", "pairs", "serv
 
 
 @dataclass(frozen=True)
-class Taxonomy:
+class Taxonomy(Checked):
     """What kind of method a strategy is.
 
     Parameters
@@ -101,11 +101,6 @@ class Taxonomy:
     sends: Sent
     pattern: Pattern
     parallelism: Parallelism = "data"
-
-    def __post_init__(self) -> None:
-        """Refuse other words."""
-        for name, words in get_type_hints(Taxonomy).items():
-            check_choice(f"Taxonomy({name}=...)", getattr(self, name), get_args(words))
 
 
 #: What ranks count by in a mean of models: their rows; their rows over the sums of their rates; or all alike, with what
@@ -215,7 +210,7 @@ class Cut:
         return Cut(starts, max(1, -(-most // every)))
 
 
-class AbstractPeriod(ABC):
+class AbstractPeriod(Checked, ABC):
     """A period: when ranks synchronise."""
 
     @abstractmethod
@@ -270,12 +265,8 @@ class EveryRows(AbstractPeriod):
     EveryRows(n=4000, per_weight=0.0)
     """
 
-    n: int = 1024
-    per_weight: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "n", low=1, integer=True)
-        check_numbers(self, "per_weight", low=0)
+    n: int = number(1024, low=1)
+    per_weight: float = number(0.0, low=0)
 
     @classmethod
     def chosen(cls, every: int | None) -> EveryRows:
@@ -308,10 +299,7 @@ class EveryBatch(AbstractPeriod):
         `n` is not a positive integer.
     """
 
-    n: int = 32
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "n", low=1, integer=True)
+    n: int = number(32, low=1)
 
     def rounds_per_epoch(self, rows: list[int]) -> int:
         """Return ``ceil(sum(rows) / n)``, at least one."""

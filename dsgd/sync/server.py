@@ -24,7 +24,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Self, TypeVar, final
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, final
 
 import numpy as np
 
@@ -86,11 +86,42 @@ class Model:
         return [worker for worker in range(self.n_workers) if worker not in self.idle]
 
 
-class AbstractServerHandler(ABC):
-    """What a server does with a message."""
+class Quorum:
+    """The workers that wait for a step, for which a number of them is wanted, or as many as the epoch still has."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, wanted: int) -> None:
+        self._model, self._wanted = model, wanted
+        self._sent = [0] * model.n_workers
+        self.waiting: list[int] = []
+
+    def count(self, worker: int, *, waits: bool = True) -> bool:
+        """Count a message of a worker, which waits; return whether enough of them do."""
+        self._sent[worker] += 1
+        if waits:
+            self.waiting.append(worker)
+        return len(self.waiting) >= min(self._wanted, len(self.waiting) + len(self.to_come()))
+
+    def to_come(self) -> list[int]:
+        """Return the workers that do not wait and send something more before the epoch of the fastest ends."""
+        rounds = self._model.rounds
+        end = -(-max(self._sent) // rounds) * rounds
+        return [w for w in self._model.working if self._sent[w] < end and w not in self.waiting]
+
+    def release(self) -> list[int]:
+        """Return those that wait, who do so no more."""
+        released, self.waiting = self.waiting, []
+        return released
+
+
+class AbstractServerHandler(ABC):
+    """What a server of a strategy does with a message."""
+
+    def __init__(self, model: Model, strategy: Any) -> None:
+        self.model, self.strategy = model, strategy
+        self.start()
+
+    def start(self) -> None:  # noqa: B027  # some remember nothing
+        """Set up what is remembered between messages: nothing, unless overridden."""
 
     @abstractmethod
     def accept(self, worker: int, message: ServerMessage) -> Iterable[int]:
@@ -116,6 +147,8 @@ class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT],
     ----------
     fetch_every : int
         A worker is sent the model after so many of its messages.
+    serves_by : type
+        The handler of its server.
     """
 
     talks = "by mailbox"
@@ -123,6 +156,7 @@ class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT],
     ends_equal = False
     collects = False
     fetch_every: int = 1
+    serves_by: ClassVar[type[AbstractServerHandler]]
 
     @property
     @final
@@ -139,9 +173,10 @@ class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT],
         """Tell the server that this worker is done; see `AbstractUnderWay.leave`."""
         finish(group, params)
 
-    @abstractmethod
+    @final
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return the handler with which a server applies the messages of its workers."""
+        return self.serves_by(model, self)
 
     @abstractmethod
     def served(self, params: FloatVector, state: StateT) -> tuple[FloatVector, int]:

@@ -18,9 +18,20 @@ from torch import nn
 
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, notifies_callbacks
-from dsgd.inputs.blocks import Block, Expected, Spread, Work, check_summaries, pack_for_threads, ranks_asked, summarise
-from dsgd.inputs.callbacks import History, line_of
+from dsgd.inputs.blocks import (
+    Block,
+    BlockSummary,
+    Expected,
+    Spread,
+    Work,
+    check_summaries,
+    count_threads,
+    pack_for_threads,
+    ranks_asked,
+    summarise,
+)
+from dsgd.inputs.callbacks import History, line_of, notifies_callbacks
+from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns, take_tables
 from dsgd.inputs.validation import (

@@ -13,7 +13,7 @@ from torch import nn
 
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import BlockSummary
+from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.prediction import AbstractClusterClassifier, AbstractClusterRegressor
 from dsgd.torch.estimator import AbstractTorchEstimator

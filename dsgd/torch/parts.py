@@ -55,7 +55,7 @@ from torch import nn
 
 from dsgd.errors import InvalidParameterError, VersionMismatchError
 from dsgd.types import FloatVector
-from dsgd.validation import check_numbers
+from dsgd.validation import Checked, number
 
 _STREAM: Final = threading.Lock()
 
@@ -205,7 +205,7 @@ _SCALE, _CLEAN, _SKIPPED = range(3)
 
 
 @dataclass(frozen=True)
-class Passes:
+class Passes(Checked):
     """How gradients are computed, for `TorchClassifier` and `TorchRegressor`.
 
     Parameters
@@ -226,19 +226,9 @@ class Passes:
     """
 
     precision: Precision = "float32"
-    rows: int | None = None
-    clip: float | None = None
-    scale: float = 2.0**16
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        if self.precision not in ("float32", *_DTYPES):
-            raise InvalidParameterError(
-                f"Passes(precision=...) must be 'float32', 'bfloat16' or 'float16'. Got {self.precision!r}."
-            )
-        check_numbers(self, "rows", low=1, integer=True, optional=True)
-        check_numbers(self, "clip", low=0, open_low=True, optional=True)
-        check_numbers(self, "scale", low=1)
+    rows: int | None = number(None, low=1)
+    clip: float | None = number(None, low=0, open_low=True)
+    scale: float = number(2.0**16, low=1)
 
     @property
     def may_overflow(self) -> bool:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from dsgd.report import Axis, Figure, Level, Line, Page, Panel, Table, figure_text, origin, ran, series
 from dsgd.sim import SavedCosts
-from dsgd.sync.contrib.fragments import kept_of
 from dsgd.tuning.line import Point, estimator_line, import_lines
 from dsgd.tuning.space import Candidate, Fragments
 
@@ -287,7 +286,7 @@ def _fragments(result: TuningResult) -> list[Table]:
         "steps, ms": lambda one: figure_text(1e3 * one.steps_s),
         "exchange, ms": lambda one: figure_text(1e3 * one.exchange_s),
         "fragments": lambda one: str(one.strategy.fragments),
-        "lost steps": lambda one: f"{1.0 - kept_of(one.strategy):.1%}",
+        "lost steps": lambda one: f"{1.0 - one.strategy.kept:.1%}",
         "predicted gain": lambda one: f"{one.gain:.2f}x",
         "tried": lambda one: "yes" if one.pays else "no: whole models get as far as soon",
     }

@@ -39,7 +39,7 @@ from dsgd.errors import (
     InvalidParameterError,
 )
 from dsgd.estimators.base import AbstractSGD
-from dsgd.inputs import count_threads
+from dsgd.inputs.blocks import count_threads
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.table_files import with_files_opened
 from dsgd.progress import Notice, ProgressEvent, StopTraining

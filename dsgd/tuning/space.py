@@ -10,7 +10,7 @@ Rules:
 - Step sizes are in units of one over the mean squared length of a row, the largest constant step that does not
   overshoot on a loss of curvature one; the estimator's own schedule comes first, then the optimal one of Bottou.
 - Of long models fragments that are exchanged beside the steps (`StreamingDiLoCo`) are worth a run where the cost model
-  says that they get as far in less time than whole models in the same period (`dsgd.sync.contrib.fragments`): for each
+  says that they get as far in less time than whole models in the same period (`StreamingDiLoCo.kept`): for each
   useful period the number of fragments with which they gain most.
 - Combinations come in diagonal order: first the strategy with the shortest predicted epochs and the first step size;
   then that strategy with the second step size and the next strategy with the first; and so on. So if there is time for
@@ -29,7 +29,6 @@ from dsgd.local.cycles import LearningRate, schedule_of
 from dsgd.local.rules import resolve_optimizer, steps_of
 from dsgd.sim import CostModel, Workload
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, StreamingDiLoCo, check_combination, resolve
-from dsgd.sync.contrib.fragments import kept_of
 from dsgd.tuning.line import call_text
 
 #: Of models that are longer, compressors and fragments are tried.
@@ -127,7 +126,7 @@ def fragments_of(strategies: Sequence[AbstractStrategy[Any]], model: CostModel, 
     for every in useful_periods(-(-load.n_rows // ranks), plain, model, load):
         whole = model.epoch(load, replace(plain, every=every))
         options = [StreamingDiLoCo(every // number, number, 1) for number in _NUMBERS if number <= every]
-        gains = [kept_of(one) * whole.seconds / model.epoch(load, one).seconds for one in options]
+        gains = [one.kept * whole.seconds / model.epoch(load, one).seconds for one in options]
         if gains:
             best = max(range(len(gains)), key=gains.__getitem__)
             rounds = max(1, whole.rounds)

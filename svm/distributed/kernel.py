@@ -42,7 +42,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import CheckpointError
-from dsgd.inputs import widen
+from dsgd.inputs.blocks import widen
 from dsgd.runtime.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointWriter,

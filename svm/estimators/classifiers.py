@@ -29,7 +29,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import notifies_callbacks
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterClassifier

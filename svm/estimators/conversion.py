@@ -18,8 +18,8 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import is_distributed
 from dsgd.inputs.linear import copied, of_peer
+from dsgd.inputs.sources import is_distributed
 from dsgd.svm.calibration import N_FOLDS
 from dsgd.types import AnyArray, FloatMatrix
 

@@ -16,11 +16,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import AbstractClusterEstimator, is_collection, validated
 from dsgd.inputs.blocks import Expected, Spread, Work
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.estimator import AbstractClusterEstimator
+from dsgd.inputs.frames import validated
 from dsgd.inputs.named import known_columns
 from dsgd.inputs.prediction import classes_of
+from dsgd.inputs.sources import is_collection
 from dsgd.progress import StopTraining
 from dsgd.svm.distributed.dealing import Dealer
 from dsgd.svm.distributed.kernel import Gang, RowPacker, fit_on_rank

@@ -17,8 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
+from dsgd.inputs.blocks import Block, BlockSummary
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.frames import validated
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind, classes_of
 from dsgd.svm.calibration import AbstractCalibrated, draw_seed, normalised

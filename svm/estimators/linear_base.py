@@ -17,9 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.collectives import Team
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
-from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
+from dsgd.inputs.blocks import Block, BlockSummary, Expected, Spread, Work, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.linear import AbstractLinearEstimator
 from dsgd.linear_model.fits import Packer
 from dsgd.runtime.pools import limit_blas
 from dsgd.svm.certify import count_proven

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import OutlierMixin
 
-from dsgd.inputs import is_collection, notifies_callbacks
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterRegressor
+from dsgd.inputs.sources import is_collection
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, fill
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual, Posed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dsgd.collectives import Cost, Group, Link
 from dsgd.collectives.cost import DEFAULT_LINK, allgather_seconds, allgathered_bytes, allgatherv_cost, choose_gather
 from dsgd.comm.frames import HEADER_BYTES
-from gangs import run_gang
+from gangs import run_gang, spent
 from sim_links import ALPHA, BETA, GAMMA, seconds
 
 #: A copy of a byte costs nothing, or more than any number of messages.
@@ -26,9 +26,7 @@ def gather(way: str, lengths: list[int], dtype: str) -> list[tuple[np.ndarray, C
         group = Group(group.transport, link=COPIES[way])
         mine = (1000 * group.rank + np.arange(lengths[group.rank])).astype(dtype)
         whole = np.concatenate(group.allgatherv(mine, lengths))
-        group.ledger.end_round()
-        totals = group.ledger.records().totals
-        return whole, Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+        return whole, spent(group)
 
     return run_gang("inproc", len(lengths), program)
 
@@ -119,9 +117,7 @@ def test_lengths_are_gathered_by_the_same_ways() -> None:
 
     def program(group: Group) -> tuple[list[int], Cost]:
         parts = group.allgatherv(np.zeros(lengths[group.rank]))
-        group.ledger.end_round()
-        totals = group.ledger.records().totals
-        return [len(part) for part in parts], Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+        return [len(part) for part in parts], spent(group)
 
     for rank, (found, cost) in enumerate(run_gang("inproc", 8, program)):
         assert found == lengths

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
-from dsgd.collectives.algorithms.plan import Plan, children_of, n_steps, plan_cost
+from dsgd.collectives.algorithms.plan import Plan, children_of, n_steps
 from dsgd.collectives.algorithms.rings import rabenseifner_plan, torus_plan
 from dsgd.collectives.algorithms.trees import binomial_plan, double_tree, double_tree_plan
 from dsgd.collectives.cost import ALGORITHMS, DEFAULT_LINK, hierarchical_seconds, tree_pieces, tree_steps
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
-from gangs import TRANSPORTS, run_gang
+from gangs import TRANSPORTS, run_gang, spent
 from reference import collectives as reference
+from reference.collectives import plan_cost
 
 #: The algorithms that are lists of messages.
 PLANS: dict[str, Callable[[int, int, int], Plan]] = {
@@ -50,9 +51,7 @@ def all_summed(kind: str, rounds: list[list[np.ndarray]], algorithm: str) -> lis
             mine = vectors[group.rank].copy()
             group.ledger.begin_round("sync")
             group.allreduce(mine)
-            group.ledger.end_round()
-            totals = group.ledger.records().totals
-            after = Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+            after = spent(group)
             found.append((mine, Cost(after.n_bytes - before.n_bytes, after.messages - before.messages)))
             before = after
         return found

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group, allreduce_cost, broadcast_cost
 from dsgd.collectives.cost import ALGORITHMS as FLAT
-from dsgd.collectives.cost import allgather_cost, allgatherv_cost, barrier_cost, gather_cost
+from dsgd.collectives.cost import allgather_cost, allgatherv_cost
 from dsgd.comm.frames import DTYPE_CODES, HEADER_BYTES
 from dsgd.errors import InvalidParameterError, ProtocolError
-from gangs import SHARED, TRANSPORTS, run_gang
+from gangs import SHARED, TRANSPORTS, run_gang, spent
 from reference import collectives as reference
+from reference.collectives import barrier_cost, gather_cost
 
 SIZES = (1, 2, 3, 4, 5, 7, 8)
 ALGORITHMS = ("auto", *FLAT)
@@ -155,9 +156,7 @@ def test_sums_in_two_levels_cost_what_the_closed_form_says(hosts: list[int], alg
     def program(group: Group) -> Cost:
         for n in (3, 20_001):
             group.allreduce(np.ones(n, dtype=np.float32))
-        group.ledger.end_round()
-        totals = group.ledger.records().totals
-        return Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+        return spent(group)
 
     for rank, cost in enumerate(hierarchical_gang(hosts, program, algorithm)):
         parts = [allreduce_cost(rank, len(hosts), n, 4, algorithm, hosts) for n in (3, 20_001)]
@@ -312,10 +311,9 @@ def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algor
     ]
 
     def program(group: Group) -> list[Cost]:
-        ledger, costs = group.ledger, []
+        costs, before = [], Cost(0, 0)
         for name, n in cases:
-            before = ledger.records().totals
-            ledger.begin_round("sync")
+            group.ledger.begin_round("sync")
             vector = np.ones(n, dtype=np.float32)
             if name == "allreduce":
                 group.allreduce(vector)
@@ -331,11 +329,9 @@ def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algor
                 group.allreduce(vector, "min")
             else:
                 group.barrier()
-            ledger.end_round()
-            after = ledger.records().totals
-            costs.append(
-                Cost(int(after["bytes_sent"] - before["bytes_sent"]), int(after["messages"] - before["messages"]))
-            )
+            after = spent(group)
+            costs.append(Cost(after.n_bytes - before.n_bytes, after.messages - before.messages))
+            before = after
         return costs
 
     def expected(rank: int, name: str, n: int) -> Cost:

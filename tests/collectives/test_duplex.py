@@ -14,26 +14,21 @@ from scipy.optimize import linprog
 
 from dsgd.collectives import Cost, Group
 from dsgd.collectives.algorithms.packed_trees import (
-    duplex_rate,
-    joined,
-    over_servers,
     pack_duplex,
     pack_rings,
     packed_cost,
     packed_plan,
     ring_trees,
-    share_of_slower,
-    star_trees,
     tree_allreduce,
 )
 from dsgd.collectives.algorithms.packing import DGX_1P, DGX_1V, Packing, best_rate, ring_rate, subgraph
-from dsgd.collectives.algorithms.plan import plan_cost
 from dsgd.collectives.algorithms.whole import plan_schedule
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Link, Network, SimulatedCluster
 from dsgd.sim.events import play_rounds
-from gangs import run_gang
+from gangs import run_gang, spent
+from reference.collectives import plan_cost
 
 
 def linked(size: int, seed: int, same: bool) -> np.ndarray:
@@ -85,7 +80,6 @@ def test_equal_links_carry_what_the_least_cut_into_parts_allows(size: int, seed:
     """On links that are equal both ways the rate is Tutte's and Nash-Williams' bound, and few trees come near it."""
     capacities = linked(size, seed, same=True)
     bound = least_cut(capacities)
-    assert duplex_rate(capacities) == pytest.approx(bound)
     packing = pack_duplex(capacities)
     assert 0.95 * bound * (1 - 1e-6) <= packing.rate <= bound * (1 + 1e-9)
     assert (packing.traffic() <= capacities * (1 + 1e-9)).all()
@@ -100,11 +94,11 @@ def test_unequal_links_carry_what_all_pairs_of_trees_could(size: int, seed: int,
     """Where the two ways of a link differ, sums go up other trees than they come down, as many as ever could."""
     capacities, root = linked(size, seed, same=False), data.draw(st.integers(0, size - 1))
     best = best_of_all_pairs(capacities, root)
-    assert duplex_rate(capacities, root) == pytest.approx(best)
     packing = pack_duplex(capacities, root)
     assert 0.95 * best * (1 - 1e-6) <= packing.rate <= best * (1 + 1e-9)
     assert (packing.traffic() <= capacities * (1 + 1e-9)).all()
-    assert all(tree.index(-1) == root for tree in (*packing.trees, *packing.ways_down))
+    # Where both ways happen to be equal, any root does.
+    assert all(tree.index(-1) == root for tree in (*packing.trees, *packing.down) if packing.down)
 
 
 def test_the_links_of_both_boxes() -> None:
@@ -112,7 +106,7 @@ def test_the_links_of_both_boxes() -> None:
     for links, degree, n_rings, greedy in ((DGX_1P, 4, 4, 3), (DGX_1V, 6, 6, 4)):
         np.testing.assert_array_equal(links, links.T)
         assert set(links.sum(axis=0)) == {degree}
-        assert duplex_rate(links) == pytest.approx(4 * degree / 7)
+        assert 0.95 * 4 * degree / 7 <= pack_duplex(links).rate <= 4 * degree / 7 * (1 + 1e-9)
         rings = pack_rings(links)
         assert len(rings) == n_rings > greedy - 1
         assert ring_rate(links) == greedy
@@ -123,30 +117,10 @@ def test_the_links_of_both_boxes() -> None:
     assert pack_rings(subgraph(DGX_1V, (0, 1, 4))) == []
 
 
-def test_switches_servers_and_two_kinds_of_links() -> None:
-    """One hop sends as little as a ring does; each server sends 2 (m - 1) / m; two kinds end at the same time."""
-    traffic = star_trees(5, 10.0).traffic()
-    np.testing.assert_allclose(traffic.sum(axis=0), 10.0)
-    assert star_trees(5, 10.0).rate == pytest.approx(10.0 * 5 / 8) == ring_trees([(0, 1, 2, 3, 4)], 10.0).rate
-    local = pack_duplex(DGX_1V)
-    for n_servers in (2, 3):
-        traffic = over_servers(local, n_servers).traffic() / local.rate
-        servers = np.kron(np.eye(n_servers), np.ones((8, 1)))
-        between = servers.T @ traffic @ servers
-        np.testing.assert_allclose(between.sum(axis=1) - np.diag(between), 2 * (n_servers - 1) / n_servers)
-        np.testing.assert_allclose(traffic[:8, :8] * local.rate, local.traffic(), atol=1e-9)
-    share = share_of_slower(1e9, 50e9, 10e9, 1e-3)
-    assert 1e9 * share / 10e9 + 1e-3 == pytest.approx(1e9 * (1 - share) / 50e9)
-    assert share_of_slower(1e5, 50e9, 10e9, 1e-3) == share_of_slower(0, 1.0, 1.0) == 0.0
-    both = joined(local, ring_trees([(0, 5, 2, 7, 1, 4, 3, 6)]), 0.25)
-    assert sum(both.weights[len(local.weights) :]) == pytest.approx(0.25 * both.rate)
-    assert joined(local, both, 0.0) is local
-
-
 @settings(max_examples=25)
-@given(size=st.integers(2, 7), seed=st.integers(0, 2**31), n=st.sampled_from([0, 1, 5, 1_000]), data=st.data())
+@given(size=st.integers(1, 7), seed=st.integers(0, 2**31), n=st.sampled_from([0, 1, 5, 1_000]), data=st.data())
 def test_sums_up_some_trees_and_down_others_are_numpy_s(size: int, seed: int, n: int, data: Any) -> None:
-    """Any trees with any roots, other ones down, one message at a time or all links at once: right, and as costed."""
+    """Any trees with any roots, other ones down or not, one message at a time or all links at once: as costed."""
     rng = np.random.default_rng(seed)
     ways: list[list[tuple[int, ...]]] = [[], []]
     for _ in range(data.draw(st.integers(1, 4))):
@@ -157,7 +131,7 @@ def test_sums_up_some_trees_and_down_others_are_numpy_s(size: int, seed: int, n:
             for k in range(1, size):
                 parents[order[k]] = order[rng.integers(0, k)]
             way.append(tuple(parents))
-    packing = Packing(tuple(ways[0]), tuple(rng.uniform(0.1, 3.0, len(ways[0]))), tuple(ways[1]))
+    packing = Packing(tuple(ways[0]), tuple(rng.uniform(0.1, 3.0, len(ways[0]))), tuple(ways[1]) if seed % 2 else ())
     pieces = data.draw(st.integers(1, 5))
     vectors = rng.integers(-100, 100, (size, n)).astype(np.float32)
 
@@ -165,9 +139,7 @@ def test_sums_up_some_trees_and_down_others_are_numpy_s(size: int, seed: int, n:
         mine = vectors[group.rank].copy()
         group.ledger.begin_round("sync")
         tree_allreduce(group.transport, mine, packing, pieces)
-        group.ledger.end_round()
-        totals = group.ledger.records().totals
-        return mine, Cost(int(totals["bytes_sent"]), int(totals["messages"])), group.transport.concurrent
+        return mine, spent(group), group.transport.concurrent
 
     found: list[Any] = [None] * size
 
@@ -198,6 +170,13 @@ def test_the_bits_do_not_depend_on_pieces_or_on_what_carries_at_once() -> None:
             found.add(mine.tobytes())
 
         SimulatedCluster(8, replace(network, concurrent=concurrent)).run(program, [None] * 8)
+
+    def summed(group: Group) -> bytes:
+        mine = vectors[group.rank].copy()
+        tree_allreduce(group.transport, mine, packing, 4)
+        return mine.tobytes()
+
+    assert found | {*run_gang("inproc", 8, summed), *run_gang("shm", 8, summed)} == found
     assert len(found) == 1
 
 
@@ -228,8 +207,8 @@ def test_with_links_that_carry_at_once_a_sum_takes_n_over_the_rate(
 ) -> None:
     """Trees take no less than the closed form, in many pieces little more; so do rings: ratios are those of rates."""
     part, n_bytes = subgraph(links, list(members)), 2**30
-    assert duplex_rate(part) == pytest.approx(rate)
     packing, rings = pack_duplex(part), pack_rings(part)
+    assert 0.95 * rate * (1 - 1e-6) <= packing.rate <= rate * (1 + 1e-9)
     trees_s = seconds(part, packing, n_bytes, 64)
     assert 1.0 <= trees_s * packing.rate / n_bytes < 1.1
     assert seconds(part, packing, n_bytes, 4) > trees_s
@@ -252,4 +231,5 @@ def test_what_cannot_be_packed_is_refused() -> None:
     with pytest.raises(InvalidParameterError, match="rings to choose from"):
         pack_rings(np.ones((9, 9)))
     assert pack_duplex(np.zeros((1, 1))) == Packing(((-1,),), (1.0,))
-    assert duplex_rate(np.zeros((1, 1))) == 1.0
+    with pytest.raises(InvalidParameterError, match="over 8 ranks"):
+        packed_plan(0, 8, 10, Packing(((-1, 0),), (1.0,)))

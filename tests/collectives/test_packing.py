@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.collectives import Cost, Group
-from dsgd.collectives.algorithms.packed_trees import packed_cost, packed_plan, tree_allreduce
+from dsgd.collectives import Group
+from dsgd.collectives.algorithms.packed_trees import tree_allreduce
 from dsgd.collectives.algorithms.packing import (
     DGX_1V,
-    Packing,
     best_rate,
     candidate_trees,
     pack_trees,
@@ -23,12 +22,10 @@ from dsgd.collectives.algorithms.packing import (
     shortest_arborescence,
     subgraph,
 )
-from dsgd.collectives.algorithms.plan import plan_cost
 from dsgd.collectives.cost import ALGORITHMS
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster
-from gangs import run_gang
 
 
 def linked(size: int, seed: int) -> np.ndarray:
@@ -143,54 +140,6 @@ def test_parts_of_the_box_keep_what_their_links_carry(members: tuple[int, ...], 
     for root in range(len(members)):
         assert pack_trees(part, root).rate == best_rate(part, root) == trees
     assert ring_rate(part) == rings
-
-
-@settings(max_examples=25)
-@given(size=st.integers(1, 8), seed=st.integers(0, 2**31), n=st.sampled_from([0, 1, 5, 1_000]), data=st.data())
-def test_sums_over_packed_trees_are_numpy_s(size: int, seed: int, n: int, data: Any) -> None:
-    """Trees of any shape, roots and weights, in any number of pieces, sum up right and cost what is said."""
-    rng = np.random.default_rng(seed)
-    trees = []
-    for _ in range(data.draw(st.integers(1, 4))):
-        order = rng.permutation(size)
-        parents = [-1] * size
-        for k in range(1, size):
-            parents[order[k]] = int(order[rng.integers(0, k)])
-        trees.append(tuple(parents))
-    packing = Packing(tuple(trees), tuple(rng.uniform(0.1, 3.0, len(trees))))
-    pieces = data.draw(st.integers(1, 5))
-    vectors = rng.integers(-100, 100, (size, n)).astype(np.float32)
-
-    def program(group: Group) -> tuple[np.ndarray, Cost]:
-        mine = vectors[group.rank].copy()
-        group.ledger.begin_round("sync")
-        tree_allreduce(group.transport, mine, packing, pieces)
-        group.ledger.end_round()
-        totals = group.ledger.records().totals
-        return mine, Cost(int(totals["bytes_sent"]), int(totals["messages"]))
-
-    for rank, (result, cost) in enumerate(run_gang("inproc", size, program)):
-        np.testing.assert_array_equal(result, vectors.sum(axis=0))
-        assert cost == packed_cost(rank, n, 4, packing, pieces)
-        assert cost == plan_cost(packed_plan(rank, size, n, packing, pieces), 4)
-
-
-def test_pieces_and_wires_do_not_change_the_bits() -> None:
-    """What is added first is settled by the trees alone."""
-    packing = pack_trees(DGX_1V)
-    vectors = np.random.default_rng(0).standard_normal((8, 1_000))
-
-    def summed(kind: str, pieces: int) -> set[bytes]:
-        def program(group: Group) -> bytes:
-            mine = vectors[group.rank].copy()
-            tree_allreduce(group.transport, mine, packing, pieces)
-            return mine.tobytes()
-
-        return set(run_gang(kind, 8, program))
-
-    assert len(summed("inproc", 1) | summed("inproc", 7) | summed("shm", 4)) == 1
-    with pytest.raises(InvalidParameterError, match="over 8 ranks"):
-        packed_plan(0, 8, 10, Packing(((-1, 0),), (1.0,)))
 
 
 @pytest.mark.parametrize("members", [(0, 1, 4), (0, 1, 2, 4, 5)])

@@ -25,7 +25,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, frames
+from dsgd.comm import frames
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.memory import neighbours, streams
 from dsgd.comm.memory.segment import Segment
 from dsgd.comm.memory.streams import Pulling

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.comm import AbortFlag
 from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox
-from dsgd.comm.frames import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES, AbortFlag
 from dsgd.comm.wires.mailboxes import LinkMailbox, connect_links, connect_threads
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger

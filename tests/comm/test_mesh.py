@@ -19,8 +19,7 @@ import pytest
 
 from dsgd.collectives import Group
 from dsgd.collectives.algorithms.rings import doubling_plan
-from dsgd.comm import AbortFlag
-from dsgd.comm.frames import job_code
+from dsgd.comm.frames import AbortFlag, job_code
 from dsgd.comm.sockets import listener as listener_module
 from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.handshake import Credentials

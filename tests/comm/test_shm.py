@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import SharedTransport
 from dsgd.comm.memory import neighbours, segment, streams
 from dsgd.comm.memory.streams import Ring
 from dsgd.comm.wires import shm, tcp
+from dsgd.comm.wires.shm import SharedTransport
 from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.kernels import atomics
 from gangs import TOKEN, connect_shm, gang, raise_first, run_ranks

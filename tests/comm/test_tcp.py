@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import firewall
-from dsgd.comm import AbortFlag
-from dsgd.comm.frames import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES, AbortFlag
 from dsgd.comm.sockets.handshake import RECORD_BYTES
 from dsgd.comm.sockets.listener import split_address
 from dsgd.comm.wires import tcp

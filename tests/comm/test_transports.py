@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets.link import charge_exchange
 from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import count_threads
+from dsgd.inputs.blocks import count_threads
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import Adam, Momentum
 from dsgd.sim import SimulatedCluster

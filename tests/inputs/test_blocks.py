@@ -12,8 +12,7 @@ import scipy.sparse as sp
 from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.packing import Packer
-from dsgd.inputs import make_block
-from dsgd.inputs.blocks import pack_for_threads, partition_rows, summarise
+from dsgd.inputs.blocks import make_block, pack_for_threads, partition_rows, summarise
 from dsgd.inputs.rows import LocalRows
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.local.blocks import Selection, readable

@@ -20,7 +20,7 @@ from sklearn.base import clone  # noqa: E402 - what comes below needs pandas
 
 from dsgd import SGDClassifier, SGDRegressor  # noqa: E402
 from dsgd.errors import InvalidDataError, PartitionMismatchError  # noqa: E402
-from dsgd.inputs import make_block  # noqa: E402
+from dsgd.inputs.blocks import make_block  # noqa: E402
 from dsgd.inputs.sources import to_delayed_blocks  # noqa: E402
 from dsgd.kernel_approximation import RandomFeatures  # noqa: E402
 from dsgd.linear_model import Lasso  # noqa: E402

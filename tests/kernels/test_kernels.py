@@ -15,22 +15,15 @@ from numba.core.errors import TypingError
 from scipy.sparse import csr_array
 from sklearn._loss import HalfGammaLoss, HalfPoissonLoss, HalfTweedieLoss, PinballLoss
 
-from dsgd.kernels import (
-    LOSSES,
-    SCHEDULES,
-    draw_one,
-    learning_rate,
-    loss_and_slope,
-    mix64_each,
-    optimal_t0,
-    row_dot,
-    rows,
-)
+from dsgd.kernels import rows
 from dsgd.kernels.cache import stamp_of
 from dsgd.kernels.jit import SAID, kernel, part, scalar
+from dsgd.kernels.losses import LOSSES, loss_and_slope
+from dsgd.kernels.order import draw_one, mix64_each
 from dsgd.kernels.scaled import soft_threshold, violation
+from dsgd.kernels.state import SCHEDULES, learning_rate, optimal_t0
 from dsgd.kernels.tiles import GRAM, STEPS, WIDTH, add_dense, multiply_rows, predict_dense
-from dsgd.kernels.vector import add_row
+from dsgd.kernels.vector import add_row, row_dot
 from reference import sgd as twin
 
 POINTS = np.r_[np.linspace(-3.03, 3.03, 41), -50.0, 50.0, -800.0, 800.0]

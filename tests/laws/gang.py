@@ -10,7 +10,7 @@ import numpy as np
 
 import gangs
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.comm.wires.mailboxes import connect_threads
 from dsgd.local import SGD, AbstractRule, Objective, Shard, make_shard

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.topology import Complete, Star
 from dsgd.compress import DGC, QSGD, AdaComp, DeMo, ErrorFeedback, GTopK, Half, Layerwise, MajorityVote, PowerSGD, TopK
 from dsgd.local import SGD, Objective

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 from dsgd.errors import InvalidParameterError
-from dsgd.kernels import LOSSES, SCHEDULES
+from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.state import SCHEDULES
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.local.objective import evaluate, n_params, pack, unpack
 from dsgd.local.sgd import is_finite

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.errors import DiskSpaceError, InvalidDataError, PartitionMismatchError
-from dsgd.kernels import place_wide
+from dsgd.kernels.rows import place_wide
 from dsgd.local import Residency, blocks, make_shard
 from dsgd.local.ingest import concat_blocks
 from dsgd.local.shard import MAX_COPIES, STRIDE_BYTES, MappedFile, split

@@ -206,7 +206,6 @@ def test_what_cannot_be_exact_is_refused(options: dict[str, Any], named: str) ->
     "make",
     [
         lambda: SAGA(0.0),
-        lambda: SVRG(every=0),
         lambda: SGD(Objective("log_loss"), "constant", eta0=0.1, reduction=SAGA()),
         lambda: SGD(Objective("log_loss"), "constant", eta0=1.0, rule=Momentum(), reduction=SAGA()),
     ],

@@ -18,9 +18,8 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterSampler, 
 import dsgd
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.kernels import LOSSES
 from dsgd.kernels.columns import _log_loss
-from dsgd.kernels.losses import loss_and_slope
+from dsgd.kernels.losses import LOSSES, loss_and_slope
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.local.columns import Column, make_panels, regroup
 from dsgd.local.shard import epoch_order

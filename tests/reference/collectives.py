@@ -1,11 +1,16 @@
-"""All-reduces over a list of vectors, in plain numpy and in the order of sums that the algorithms promise."""
+"""All-reduces over a list of vectors, in plain numpy, in the order of sums that the algorithms promise; and costs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsgd.collectives import choose_algorithm
+from dsgd.collectives import Cost, choose_algorithm
+from dsgd.collectives.algorithms.plan import Plan
+from dsgd.collectives.cost import n_levels
+from dsgd.comm.frames import HEADER_BYTES
 
 
 def recursive_doubling(vectors: list[NDArray]) -> list[NDArray]:
@@ -108,3 +113,21 @@ def hierarchical(vectors: list[NDArray], hosts: list[int]) -> list[NDArray]:
     sums = [binomial([vectors[r] for r in group])[0] for group in groups]
     total = globals()[choose_algorithm(sums[0].nbytes, len(groups))](sums)[0]
     return [total.copy() for _ in vectors]
+
+
+def gather_cost(rank: int, lengths: Sequence[int], itemsize: int, root: int = 0) -> Cost:
+    """Return what `rank` sends when `root` gathers ``lengths[r]`` elements from each rank r: a length and a vector."""
+    if rank == root:
+        return Cost(0, 0)
+    return Cost(8 + lengths[rank] * itemsize + 2 * HEADER_BYTES, 2)
+
+
+def barrier_cost(size: int) -> Cost:
+    """Return what every rank sends in a barrier."""
+    return Cost(n_levels(size) * HEADER_BYTES, n_levels(size))
+
+
+def plan_cost(plan: Plan, itemsize: int) -> Cost:
+    """Return the cost of a rank with this plan, counted message by message."""
+    sent = [move.outgoing.length for move in plan.moves if move.to is not None]
+    return Cost(sum(sent) * itemsize + len(sent) * HEADER_BYTES, len(sent))

@@ -17,7 +17,7 @@ import gang_programs as programs
 from dsgd import Gang, SGDClassifier
 from dsgd.cli import fit as command
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.errors import GangTimeoutError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard

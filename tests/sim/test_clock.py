@@ -258,15 +258,9 @@ def test_a_closed_transport_exchanges_nothing():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: SimulatedCluster(0),
         lambda: SimulatedCluster(2, "token ring"),
         lambda: SimulatedCluster(2, stragglers="lazy"),
         lambda: SimulatedCluster(2, compute=3.0),
-        lambda: Link(byte_s=-1.0),
-        lambda: Compute(entry_s=-1.0),
-        lambda: Exponential(-1.0),
-        lambda: HeavyTail(0.0),
-        lambda: SlowRank(0, 0.0),
         lambda: Network("n", Link(byte_s=0), Link(byte_s=0), ranks_per_host=0),
         lambda: Network("n", Link(byte_s=0), Link(byte_s=0), 2, lanes=((0, 1), (2, 0)), lane=Link(byte_s=0)),
         lambda: Network("n", Link(byte_s=0), Link(byte_s=0), 2, lanes=((0, 1), (1, 0))),

@@ -117,8 +117,6 @@ def test_what_was_not_measured_has_no_price():
         MODEL.epoch(Workload(10, 3, 11, layout="sparse"), 4)
     with pytest.raises(InvalidParameterError, match="n_rows"):
         Workload(0, 1, 2)
-    assert MODEL.knows(64, LOAD)
-    assert not MODEL.knows(LocalSGD(compressor=TopK(0.1)), LOAD)
 
 
 @pytest.mark.parametrize("options", [{"ranks": 1}, {"strategies": [ASGD()]}], ids=str)

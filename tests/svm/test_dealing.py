@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn import svm as libsvm
 from sklearn.base import clone
 
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.errors import AbortedError, InvalidDataError
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper

@@ -16,7 +16,7 @@ from sklearn.svm import SVC
 
 import dsgd.svm.kernel_solver.growth as growth_module
 import dsgd.svm.kernel_solver.state as proof_module
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
 from dsgd.svm.kernel_solver import block, growth

@@ -14,7 +14,7 @@ from distributed import Client
 from sklearn.base import clone
 
 from dsgd import Gang
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.errors import AbortedError, CheckpointError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart, run_on_threads
 from dsgd.runtime.checkpoints import checkpoint as writer_module

@@ -19,7 +19,6 @@ from sklearn.svm import LinearSVC as PlainSVC
 from sklearn.svm import LinearSVR as PlainSVR
 
 from dsgd.collectives import Team, allreduce_cost, broadcast_cost
-from dsgd.collectives.cost import barrier_cost, gather_cost
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.kernels.order import GOLDEN, draw_one
 from dsgd.linear_model.fits import Packer
@@ -32,6 +31,7 @@ from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution, certify, make
 from dsgd.svm.linear_solver.rows import gather_rows
 from gang_cluster import start_cluster
 from reference import linear_svm as twin
+from reference.collectives import barrier_cost, gather_cost
 
 ALL_LOSSES = [*LOSSES["classification"], *LOSSES["regression"]]
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from dsgd import SGDClassifier
-from dsgd.errors import InvalidParameterError
 from dsgd.local import GradientDescent
 from dsgd.sim import SimulatedCluster, SlowRank
 from dsgd.sync import ADMM, AsyncADMM
@@ -83,18 +82,3 @@ def test_nobody_waits_for_ever_and_nobody_is_too_old(
         assert free == set(range(n_workers))
         handler.settle()
     assert model.params.tolist() == [2.0 * n_workers * rounds] * 2
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: ADMM(rho=0.0), "rho"),
-        (lambda: ADMM(stretch=0), "stretch"),
-        (lambda: AsyncADMM(arrivals=0), "arrivals"),
-        (lambda: AsyncADMM(delay=0), "delay"),
-    ],
-)
-def test_parameters_are_checked(make: Any, text: str) -> None:
-    """What cannot be is refused by name."""
-    with pytest.raises(InvalidParameterError, match=text):
-        make()

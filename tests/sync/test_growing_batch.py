@@ -71,9 +71,6 @@ def test_a_period_that_grows_stays_a_number() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"growth": 0.5}, "growth"),
-        ({"growth": 2.0, "growth_every": 0}, "growth_every"),
-        ({"growth": 2.0, "max_batch": 8}, "max_batch"),
         ({"max_batch": 64}, "pass growth too"),
         ({"growth": 2.0, "base_batch": 8}, "pass one of them"),
         ({"growth": 2.0, "rates": "pooled"}, "pass one of them"),

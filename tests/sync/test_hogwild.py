@@ -10,7 +10,7 @@ from scipy import sparse
 
 from async_jobs import fit, make_data, make_job
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
-from dsgd.errors import AbortedError, InvalidParameterError
+from dsgd.comm.frames import AbortFlag
+from dsgd.errors import AbortedError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.train import TrainJob, TrainResult
 from dsgd.sync import LocalSGD
@@ -123,9 +123,3 @@ def test_a_failed_exchange_ends_training_and_its_thread() -> None:
         timer.join()
     assert all(isinstance(result, AbortedError) for result in results)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("dsgd-mean")]
-
-
-def test_overlap_is_yes_or_no() -> None:
-    """Anything but a bool is refused by name."""
-    with pytest.raises(InvalidParameterError, match=r"LocalSGD\(overlap=\.\.\.\)"):
-        LocalSGD(overlap=2)  # type: ignore[arg-type]

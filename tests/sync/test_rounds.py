@@ -17,7 +17,7 @@ import pytest
 import scipy.sparse as sp
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
+from dsgd.comm.frames import AbortFlag
 from dsgd.comm.memory.cores import current_core, leave_core
 from dsgd.comm.memory.segment import Window, inproc_windows
 from dsgd.comm.wires import inproc

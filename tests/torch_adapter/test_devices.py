@@ -31,14 +31,6 @@ NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch find
 MOMENTUM = {"optimizer": torch.optim.SGD, "optimizer__momentum": 0.9}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 DEVICES = [pytest.param(APART, id="apart"), pytest.param(GPU, marks=NEEDS_GPU, id="cuda")]
 on_devices = pytest.mark.parametrize("device", DEVICES)
 

@@ -7,7 +7,6 @@ import importlib.util
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,14 +44,6 @@ from dsgd.sync import (  # noqa: E402
 )
 from dsgd.torch import FlatModule, Synchronizer, TorchClassifier, TorchRegressor, launch  # noqa: E402
 from dsgd.torch.parts import check_same, fingerprint  # noqa: E402
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class MLP(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,6 @@ from dsgd.runtime.train.run import begin_run  # noqa: E402
 from dsgd.sync import ASGD, LocalSGD, MinibatchSGD  # noqa: E402
 from dsgd.torch import LARS, FlatModule, Passes, TorchClassifier  # noqa: E402
 from dsgd.torch.oracle import streamed_gradient  # noqa: E402
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _pair() -> tuple[nn.Module, torch.Tensor]:
@@ -280,12 +271,8 @@ def test_lars_trains_on_two_ranks_as_on_one() -> None:
 
 def test_passes_that_cannot_be_are_refused() -> None:
     """Unknown precisions, empty parts, float16 where ranks do not wait for each other."""
-    for options, text in (
-        ({"precision": "float8"}, "precision"), ({"rows": 0}, "rows"), ({"clip": 0.0}, "clip"),
-        ({"scale": 0.5}, "scale"),
-    ):  # fmt: skip
-        with pytest.raises(InvalidParameterError, match=text):
-            Passes(**options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameterError, match="precision"):
+        Passes(precision="float8")  # type: ignore[arg-type]
     with pytest.raises(IncompatiblePartsError, match="bfloat16"):
         _fit(sync=ASGD(), passes=Passes(precision="float16"))
     with pytest.raises(InvalidParameterError, match="passes"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - what comes below needs torch
 
 from dsgd.collectives import Group  # noqa: E402
-from dsgd.comm import AbortFlag  # noqa: E402
+from dsgd.comm.frames import AbortFlag  # noqa: E402
 from dsgd.comm.topology import Complete  # noqa: E402
 from dsgd.comm.wires import inproc  # noqa: E402
 from dsgd.compress import DGC, DeMo, ErrorFeedback, Half, RandomK  # noqa: E402
@@ -49,14 +49,6 @@ from members import FAMILY  # noqa: E402
 
 SIZE, ROWS, BATCH = 4, 32, 4
 Programs = Sequence[Callable[[Rank], Any]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def on_threads(programs: Programs, timeout_s: float = 20.0) -> list[Any]:

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 import torchrun_program as program  # noqa: E402 - what comes below needs torch
 from dsgd.collectives import Group  # noqa: E402
-from dsgd.comm import AbortFlag  # noqa: E402
+from dsgd.comm.frames import AbortFlag  # noqa: E402
 from dsgd.comm.wires import inproc  # noqa: E402
 from dsgd.errors import ClusterError, InvalidParameterError  # noqa: E402
 from dsgd.runtime.rank import Rank  # noqa: E402

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ from dsgd.sync import DPSGD, EpochAveraging, LocalSGD  # noqa: E402
 from dsgd.torch import TorchClassifier, TorchRegressor  # noqa: E402
 
 EPOCHS = 6
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network(n_outputs: int = 2) -> nn.Module:

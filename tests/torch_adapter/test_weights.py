@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,6 @@ X = RNG.standard_normal((60, 4))
 CLASSES = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
 VALUES = np.column_stack([X[:, 0], X[:, 1] - X[:, 2]])
 COUNTS = RNG.integers(0, 4, 60)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network(n_outputs: int = 2) -> nn.Module:

@@ -12,7 +12,7 @@ one tree A_i, whose edges lead to a root, and comes down another one, B_i, from 
 Where both ways of every link are equal one tree serves for both, each of its edges one way up and the other way down:
 spanning trees are packed into an undirected graph, and the most they carry is the least, over all ways to cut the ranks
 into k parts, of the capacity between parts over k - 1. A ring is a packing, too: of as many pairs of paths as there are
-ranks (`ring_trees`); and so is the one hop through a switch, of a star for each rank (`star_trees`).
+ranks (`ring_trees`).
 
 Method: a linear programme over trees, of which those are made that its prices ask for: the shortest ones by them. It
 ends at the exact optimum, after some tens of trees. Of all trees that were made a mixed integer programme then takes
@@ -24,7 +24,7 @@ wires do, unless its wire lets all of its links carry at once (`AbstractTranspor
 
 Cost per rank: in each tree one message up, but for the root, and one to each child, per piece: `packed_cost`.
 
-Source: Wang et al. 2020 (Blink): trees, few of them, three phases over servers, one hop, two kinds of links; Tutte 1961
+Source: Wang et al. 2020 (Blink): trees, few of them; Tutte 1961
 and Nash-Williams 1961 (the cut); Edmonds 1973 (directed trees); Ford and Fulkerson 1958 (columns by prices).
 """
 
@@ -74,12 +74,6 @@ def pack_duplex(capacities: FloatMatrix, root: int = 0) -> Packing:
     return Packing(tuple(pair.up for pair in pairs), weights, tuple(pair.down for pair in pairs))
 
 
-def duplex_rate(capacities: FloatMatrix, root: int = 0) -> float:
-    """Return the most that trees can carry up and down at the same time; parameters are those of `pack_duplex`."""
-    capacities = check_capacities(capacities, root)
-    return float(np.sum(_optimum(capacities, root)[1])) if len(capacities) > 1 else 1.0
-
-
 def pack_rings(capacities: FloatMatrix, unit: float = 1.0) -> list[tuple[int, ...]]:
     """Return as many rings through all ranks as fit: directed ones, that carry a unit each.
 
@@ -117,59 +111,6 @@ def ring_trees(rings: Sequence[Sequence[int]], unit: float = 1.0) -> Packing:
             down.append(_path(around))
     each = unit / (2.0 * (len(rings[0]) - 1))
     return Packing(tuple(up), (each,) * len(up), tuple(down))
-
-
-def star_trees(size: int, unit: float = 1.0) -> Packing:
-    """Return one-hop trees around a switch: each rank sums a part of the vector and sends it to all others."""
-    trees = tuple(tuple(-1 if rank == root else root for rank in range(size)) for root in range(size))
-    return Packing(trees, (unit / (2.0 * max(1, size - 1)),) * size)
-
-
-def over_servers(packing: Packing, n_servers: int) -> Packing:
-    """Return trees over several equal servers: summed in each, then over servers in one hop, and sent down in each.
-
-    The part of a tree is cut into one share per server, whose sum is made there; so every server sends and receives
-    ``2 (m - 1) / m`` of the vector with m servers, the least there is.
-    """
-    size = len(packing.trees[0])
-
-    def spread(parents: Parents, home: int) -> Parents:
-        root = parents.index(-1)
-        whole = [parent + server * size for server in range(n_servers) for parent in parents]
-        for server in range(n_servers):
-            whole[root + server * size] = -1 if server == home else root + home * size
-        return tuple(whole)
-
-    homes = range(n_servers)
-    return Packing(
-        tuple(spread(tree, home) for tree in packing.trees for home in homes),
-        tuple(weight / n_servers for weight in packing.weights for _ in homes),
-        tuple(spread(tree, home) for tree in packing.down for home in homes),
-    )
-
-
-def joined(faster: Packing, slower: Packing, share: float) -> Packing:
-    """Return the trees of two kinds of links as one packing, in which the slower ones carry a share of the vector."""
-    if not 0.0 < share < 1.0:
-        return slower if share >= 1.0 else faster
-    rate = faster.rate + slower.rate
-    weights = [
-        weight / one.rate * part * rate
-        for one, part in ((faster, 1.0 - share), (slower, share))
-        for weight in one.weights
-    ]
-    down = (*faster.ways_down, *slower.ways_down)
-    return Packing((*faster.trees, *slower.trees), tuple(weights), down)
-
-
-def share_of_slower(n_bytes: float, faster: float, slower: float, switch_s: float = 0.0) -> float:
-    """Return the share of a vector for the slower of two kinds of links with which both end at the same time.
-
-    With rates F and S and D bytes, of which x go the slower way, ``x / S + T = (D - x) / F``, so
-    ``x = D S / (F + S) - T F S / (F + S)``; none if that is negative.
-    """
-    own = (n_bytes * slower - switch_s * faster * slower) / (faster + slower)
-    return min(1.0, max(0.0, own / n_bytes)) if n_bytes else 0.0
 
 
 def _optimum(capacities: FloatMatrix, root: int) -> tuple[list[_Pair], FloatVector]:

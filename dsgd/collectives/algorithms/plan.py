@@ -37,9 +37,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dsgd.collectives.cost import Cost, fold_of, ring_bounds
+from dsgd.collectives.cost import fold_of, ring_bounds
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
+from dsgd.comm.frames import OP_ALLREDUCE
 from dsgd.types import AnyArray
 
 #: Makes one vector of two, as a `numpy.ufunc` does: ``combine(a, b)``, or ``combine(a, b, out=c)``.
@@ -134,12 +134,6 @@ def run_plan(
         else:
             transport.exchange_and_add(to, sent, source, arrived, mine, OP_ALLREDUCE)
         transport.worked(n_bytes=mine.nbytes)
-
-
-def plan_cost(plan: Plan, itemsize: int) -> Cost:
-    """Return the cost of a rank with this plan, counted message by message."""
-    sent = [move.outgoing.length for move in plan.moves if move.to is not None]
-    return Cost(sum(sent) * itemsize + len(sent) * HEADER_BYTES, len(sent))
 
 
 _NOTHING = Part(0, 0)

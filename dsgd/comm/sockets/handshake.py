@@ -38,15 +38,7 @@ RECORD_BYTES: Final = _LAYOUT.size
 _DIGEST_BYTES: Final = 32
 _MIN_TOKEN_BYTES: Final = 16
 
-OK: Final = 0
-WRONG_VERSION: Final = 1
-WRONG_JOB: Final = 2
-WRONG_EPOCH: Final = 3
-WRONG_TOKEN: Final = 4
-WRONG_CONFIG: Final = 5
-WRONG_SIZE: Final = 6
-WRONG_RANK: Final = 7
-CROSSED: Final = 8
+OK, WRONG_VERSION, WRONG_JOB, WRONG_EPOCH, WRONG_TOKEN, WRONG_CONFIG, WRONG_SIZE, WRONG_RANK, CROSSED = range(9)
 _REASONS: Final = {
     WRONG_VERSION: "it speaks another version of the handshake: install one dsgd on all workers",
     WRONG_JOB: "it belongs to another job",

@@ -37,6 +37,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.validation import Checked, number
 
 _MOST_DRAWS: Final = 1000
 
@@ -115,7 +116,7 @@ DGX_1V_LINKS: Final = (
 )
 
 
-class AbstractTopology(ABC):
+class AbstractTopology(Checked, ABC):
     """A graph over ranks that may change from round to round.
 
     Peers are listed without repetition and never include the rank itself; the numbers of ranks and rounds start at 0.
@@ -256,12 +257,8 @@ class Exponential(AbstractTopology):
         `peers` is not a positive integer.
     """
 
-    peers: int = 1
+    peers: int = number(1, low=1)
     symmetric: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        """Refuse a number of peers that cannot be."""
-        _check_count("Exponential", "peers", self.peers, 1)
 
     def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
         """See `AbstractTopology.out_peers`."""
@@ -331,13 +328,8 @@ class RandomRegular(AbstractFixedGraph):
         `degree` is not a positive integer or `seed` is negative.
     """
 
-    degree: int = 3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse a degree or seed that cannot be."""
-        _check_count("RandomRegular", "degree", self.degree, 1)
-        _check_count("RandomRegular", "seed", self.seed, 0)
+    degree: int = number(3, low=1)
+    seed: int = number(0, low=0)
 
     def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
         """See `AbstractFixedGraph.neighbours`."""
@@ -360,11 +352,7 @@ class Groups(AbstractFixedGraph):
         `n_groups` is not a positive integer.
     """
 
-    n_groups: int
-
-    def __post_init__(self) -> None:
-        """Refuse a number of groups that cannot be."""
-        _check_count("Groups", "n_groups", self.n_groups, 1)
+    n_groups: int = number(low=1)
 
     def members(self, rank: int, size: int) -> range:
         """Return the ranks of the group of `rank`, itself among them."""
@@ -387,8 +375,3 @@ def grid_shape(size: int) -> tuple[int, int]:
 def _others(rank: int, peers: Sequence[int]) -> tuple[int, ...]:
     # Without repetition: on few ranks several hops lead to the same one.
     return tuple(peer for peer in dict.fromkeys(peers) if peer != rank)
-
-
-def _check_count(owner: str, name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InvalidParameterError(f"{owner}({name}=...) must be an integer of {least} or more. Got {value!r}.")

@@ -35,12 +35,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dsgd.comm.topology.graphs import AbstractTopology
-from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
 
 
@@ -105,9 +104,6 @@ def _first_free(taken: dict[int, int]) -> int:
     return next(colour for colour in range(len(taken) + 1) if colour not in taken)
 
 
-Weighting = Literal["metropolis", "uniform"]
-
-
 def shares(topology: AbstractTopology, rank: int, size: int, round_number: int = 0) -> float:
     """Return the part that `rank` keeps, and sends to each of its out-peers, under uniform weights."""
     return 1.0 / (1 + len(topology.out_peers(rank, size, round_number)))
@@ -130,28 +126,17 @@ def weights(topology: AbstractTopology, rank: int, size: int, round_number: int 
     )
 
 
-def mixing_matrix(
-    topology: AbstractTopology, size: int, round_number: int = 0, weighting: Weighting | None = None
-) -> FloatMatrix:
+def mixing_matrix(topology: AbstractTopology, size: int, round_number: int = 0) -> FloatMatrix:
     """Return W, with ``x <- W x`` one round of mixing.
 
     - returned: row i holds the weights of rank i's new value; columns add up to one, and under Metropolis weights
       rows do too.
     """
-    if weighting == "metropolis" and not topology.symmetric:
-        raise InvalidParameterError(
-            f"mixing_matrix(weighting='metropolis') needs edges that go both ways; those of {topology} do not. "
-            "Take weighting='uniform'."
-        )
     matrix = np.zeros((size, size))
     for rank in range(size):
-        if weighting == "uniform":
-            share = shares(topology, rank, size, round_number)
-            matrix[[rank, *topology.out_peers(rank, size, round_number)], rank] = share
-        else:
-            own, of = weights(topology, rank, size, round_number)
-            matrix[rank, rank] = own
-            matrix[rank, list(of)] = list(of.values())
+        own, of = weights(topology, rank, size, round_number)
+        matrix[rank, rank] = own
+        matrix[rank, list(of)] = list(of.values())
     return matrix
 
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import HEADER_BYTES, AbortFlag, Header, check_array, check_limit, describe_mismatch
+from dsgd.comm.frames import HEADER_BYTES, AbortFlag, check_array, check_limit, not_at_one_point
 from dsgd.comm.memory.cores import count_cores
 from dsgd.comm.memory.segment import SharedArray, Window, inproc_windows
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
@@ -96,11 +96,7 @@ class InprocTransport(AbstractTransport):
     ) -> None:
         """Hand `outgoing` to rank `to` while receiving `incoming`; see `AbstractTransport.exchange`."""
         self._abort.check()
-        if self._closed:
-            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
-        for peer in (to, source):
-            if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
-                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
+        self._check_open(self._closed, to, source)
         dtype = check_array(incoming) if incoming is not None else 0
         ledger, clock, wire_s = self.ledger, self.ledger.clock, 0.0
         start = clock()
@@ -143,11 +139,9 @@ class InprocTransport(AbstractTransport):
             meeting.offers.put(offer)
             raise self._notice(offer)
         if offer.op != op or offer.dtype != dtype or offer.array.nbytes != incoming.nbytes:
-            expected = Header(0, 0, 0, op, dtype, incoming.nbytes)
-            got = Header(0, 0, 0, offer.op, offer.dtype, offer.array.nbytes)
-            text = f"rank {self.rank} and rank {source} are not at the same point: {describe_mismatch(expected, got)}."
-            meeting.answers.put(text)
-            raise ProtocolError(text)
+            error = not_at_one_point(self.rank, source, op, incoming, offer.op, offer.array)
+            meeting.answers.put(str(error))
+            raise error
         # Shapes may differ where sizes agree, as on any wire.
         given = offer.array if offer.array.shape == incoming.shape else offer.array.reshape(incoming.shape)
         start = self.ledger.clock()

@@ -29,13 +29,13 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 
 from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox, next_after, no_room
-from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, Header, check_array, check_limit, describe_mismatch
+from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, check_array, check_limit, not_at_one_point
 from dsgd.comm.sockets.link import Link, PeerLateError, as_bytes, charge_exchange, receive_some, send_bytes
 from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.sockets.mesh import FULL_MESH
 from dsgd.comm.wires import tcp
 from dsgd.comm.wires.tcp import TCPTransport
-from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
+from dsgd.errors import AbortedError, GangTimeoutError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
 
@@ -145,11 +145,8 @@ class InprocMailbox(AbstractMailbox):
             if len(messages) == MAX_OUTSTANDING - 1:
                 box.changed.notify_all()
         arrived_at = clock()
-        expected = Header(0, 0, 0, op, dtype, out.nbytes)
-        got = Header(0, 0, 0, message.op, message.dtype, message.array.nbytes)
-        if expected != got:
-            text = describe_mismatch(expected, got)
-            raise ProtocolError(f"rank {self.rank} and rank {source} are not at the same point: {text}.")
+        if (op, dtype, out.nbytes) != (message.op, message.dtype, message.array.nbytes):
+            raise not_at_one_point(self.rank, source, op, out, message.op, message.array)
         np.copyto(out, message.array.reshape(out.shape))
         ledger.charge(WAIT, arrived_at - start)
         ledger.charge(WIRE, clock() - arrived_at)

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.kernels.hogwild import run_shared_rows, run_shared_softmax_rows
+from dsgd.kernels.hogwild import run_shared_rows
 from dsgd.ledger import COMPUTE
 from dsgd.local import SGD, AbstractState, Residency, Shard
 from dsgd.local.base import AbstractRows
@@ -200,9 +200,8 @@ def shared_walk(
     frequencies[frequencies == 0.0] = 1.0
     state.t += group.rank
     values, indices, indptr, index, targets, weights, classes, *_ = optimizer.arguments(params, shard, state)
-    is_coupled = optimizer.objective.is_coupled
     return partial(
-        run_shared_softmax_rows if is_coupled else run_shared_rows,
+        run_shared_rows,
         values,
         indices,
         indptr,
@@ -212,7 +211,7 @@ def shared_walk(
         classes,
         params,
         frequencies,
-        *((state.factors,) if is_coupled else ()),
+        state.factors if optimizer.objective.is_coupled else None,
         state.counters,
         state.constants,
         state.codes,

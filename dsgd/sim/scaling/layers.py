@@ -37,7 +37,7 @@ from typing import Final, Literal
 from dsgd.collectives.cost import Link
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import NETWORKS, Network
-from dsgd.validation import check_number
+from dsgd.validation import Checked, check_number, number
 
 #: What a layer does, as far as its speed goes: "other" has few operations and moves its activations through memory.
 Kind = Literal["conv", "linear", "other"]
@@ -132,7 +132,7 @@ def other_layer(name: str, n_inputs: int, n_outputs: int, n_params: int = 0) -> 
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(Checked):
     """A machine that trains.
 
     A pass over a layer takes ``layer_s + max(operations / (peak efficiency), bytes / memory)`` seconds: it is as fast
@@ -165,23 +165,14 @@ class Node:
     """
 
     name: str
-    flop_per_s: float
-    memory_bytes_per_s: float
-    conv_efficiency: float = 1.0
-    linear_efficiency: float = 1.0
-    layer_s: float = 0.0
-    step_s: float = 0.0
+    flop_per_s: float = number(low=0, open_low=True)
+    memory_bytes_per_s: float = number(low=0, open_low=True)
+    conv_efficiency: float = number(1.0, low=0, high=1, open_low=True)
+    linear_efficiency: float = number(1.0, low=0, high=1, open_low=True)
+    layer_s: float = number(0.0, low=0)
+    step_s: float = number(0.0, low=0)
     measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     source: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse rates that are not positive."""
-        for name in ("flop_per_s", "memory_bytes_per_s"):
-            check_number(f"Node({name}=...)", getattr(self, name), low=0, open_low=True)
-        for name in ("conv_efficiency", "linear_efficiency"):
-            check_number(f"Node({name}=...)", getattr(self, name), low=0, high=1, open_low=True)
-        for name in ("layer_s", "step_s"):
-            check_number(f"Node({name}=...)", getattr(self, name), low=0)
 
     def flop_rate(self, kind: Kind) -> float:
         """Return the operations a second that a kind of layer reaches where memory is no limit."""
@@ -225,8 +216,8 @@ def vgg_a() -> tuple[Layer, ...]:
     layers: list[Layer] = []
     maps, size = 3, 224
     for block, widths in enumerate(((64,), (128,), (256, 256), (512, 512), (512, 512)), start=1):
-        for number, width in enumerate(widths, start=1):
-            layers.append(conv_layer(f"conv{block}_{number}", maps, width, (3, 3), (size, size), (size, size)))
+        for which, width in enumerate(widths, start=1):
+            layers.append(conv_layer(f"conv{block}_{which}", maps, width, (3, 3), (size, size), (size, size)))
             maps = width
         layers.append(other_layer(f"pool{block}", maps * size**2, maps * size**2 // 4))
         size //= 2

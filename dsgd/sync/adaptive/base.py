@@ -11,6 +11,8 @@ import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Literal, NamedTuple, get_args
 
+from dsgd.validation import Checked
+
 #: Reasons for a period.
 Why = Literal["start", "communication", "dispersion", "loss", "rate", "budget", "switch", "cap"]
 #: Why a period was chosen.
@@ -84,7 +86,7 @@ class Choice(NamedTuple):
     why: Why
 
 
-class AbstractRule(ABC):
+class AbstractRule(Checked, ABC):
     """A rule for the next period, given what was measured.
 
     Attributes

@@ -134,7 +134,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass(frozen=True)
@@ -152,11 +152,8 @@ class FixedPeriod(AbstractRule):
         It is not a positive integer.
     """
 
-    first: int = 1024
+    first: int = number(1024, low=1)
     decides = False
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "first", low=1, integer=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return `first`."""
@@ -180,12 +177,8 @@ class PostLocal(AbstractRule):
         A value is out of range.
     """
 
-    first: int = 128
-    drop: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "first", low=1, integer=True)
-        check_numbers(self, "drop", low=0.0, high=1.0)
+    first: int = number(128, low=1)
+    drop: float = number(0.5, low=0.0, high=1.0)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return `first`, or the floor once the rate has dropped."""
@@ -212,12 +205,8 @@ class QSR(AbstractRule):
         A value is out of range.
     """
 
-    first: int | None = None
-    a: float | None = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "first", low=1, integer=True, optional=True)
-        check_numbers(self, "a", low=0.0, open_low=True, optional=True)
+    first: int | None = number(None, low=1)
+    a: float | None = number(None, low=0.0, open_low=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the period for the present rate."""
@@ -248,12 +237,8 @@ class DynamicAveraging(AbstractRule):
         A value is out of range.
     """
 
-    delta: float = 0.1
-    first: int | None = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "delta", low=0.0, open_low=True)
-        check_numbers(self, "first", low=1, integer=True, optional=True)
+    delta: float = number(0.1, low=0.0, open_low=True)
+    first: int | None = number(None, low=1)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the period in which models move by `delta`."""
@@ -279,12 +264,8 @@ class AdaComm(AbstractRule):
         A value is out of range.
     """
 
-    first: int | None = None
-    interval: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "first", low=1, integer=True, optional=True)
-        check_numbers(self, "interval", low=0.0, open_low=True)
+    first: int | None = number(None, low=1)
+    interval: float = number(1.0, low=0.0, open_low=True)
 
     needs_loss = True
 
@@ -319,16 +300,10 @@ class VarianceBand(AbstractRule):
         A value is out of range.
     """
 
-    first: int | None = None
-    step: int = 64
-    low: float = 0.7
-    high: float = 1.3
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "first", low=1, integer=True, optional=True)
-        check_numbers(self, "step", low=1, integer=True)
-        check_numbers(self, "low", low=0.0)
-        check_numbers(self, "high", low=self.low)
+    first: int | None = number(None, low=1)
+    step: int = number(64, low=1)
+    low: float = number(0.7, low=0.0)
+    high: float = number(1.3, low="low")
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the period one step longer or shorter, or the same."""
@@ -365,13 +340,9 @@ class CommFloor(AbstractRule):
         A value is out of range.
     """
 
-    apart: float = 0.5
-    first: int | None = None
+    apart: float = number(0.5, low=0.0, open_low=True)
+    first: int | None = number(None, low=1)
     follows_clocks = True
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "apart", low=0.0, open_low=True)
-        check_numbers(self, "first", low=1, integer=True, optional=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return half the period, the floor, or the period or twice the floor while replicas are close."""
@@ -412,16 +383,11 @@ class BudgetedPeriod(AbstractRule):
         A value is out of range.
     """
 
-    budget_s: float | None = None
-    phi: float = 0.025
-    first: int | None = None
+    budget_s: float | None = number(None, low=0.0, open_low=True)
+    phi: float = number(0.025, low=0.0, open_low=True)
+    first: int | None = number(None, low=1)
     asks_slopes = True
     follows_clocks = True
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "budget_s", low=0.0, open_low=True, optional=True)
-        check_numbers(self, "phi", low=0.0, open_low=True)
-        check_numbers(self, "first", low=1, integer=True, optional=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the best of some periods between one row and ten times the last period."""

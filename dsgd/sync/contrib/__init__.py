@@ -2,7 +2,7 @@
 
 They have no page of their own, no published figures that are measured, and no prediction (`dsgd.sim.predict`). They
 train on simulated clusters as on real ones, and are imported from `dsgd.sync`. There is a file for each family:
-`diloco`, `admm` and `anytime`; `fragments` chooses for the first.
+`diloco`, `admm` and `anytime`.
 """
 
 __all__: list[str] = []

@@ -64,28 +64,22 @@ from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
-    Model,
+    Quorum,
     ServerMessage,
     await_epoch_model,
     push,
 )
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class ConsensusState(AbstractRejoining):
-    """The state of consensus ADMM.
+    """The state of consensus ADMM."""
 
-    Parameters
-    ----------
-    consensus : array, shape (n_params,)
-        z, equal on all ranks.
-    dual : array, shape (n_params,)
-        u_p of this rank.
-    """
-
+    # z, equal on all ranks.
     consensus: FloatVector = field(metadata=ALIKE)
+    # u_p of this rank.
     dual: FloatVector
 
     def rejoin(self, params: FloatVector) -> None:
@@ -120,17 +114,12 @@ class ADMM(AbstractStrategy[ConsensusState], AbstractLocalTerm[ConsensusState]):
         A value is out of range.
     """
 
-    every: int = 64
-    rho: float = 0.001
-    stretch: int = 64
+    every: int = number(64, low=1)
+    rho: float = number(0.001, low=0, open_low=True)
+    stretch: int = number(64, low=1)
     weighs = "rows"
     ends_equal = False
     taxonomy = Taxonomy("decentralised", "synchronous", "model", "all-reduce")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "stretch", low=1, integer=True)
-        check_numbers(self, "rho", low=0, open_low=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ConsensusState:
         """Return the model to start from as the one all agree on, and no prices."""
@@ -157,29 +146,46 @@ class ADMM(AbstractStrategy[ConsensusState], AbstractLocalTerm[ConsensusState]):
 
 @dataclass
 class WorkerState(AbstractRejoining):
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    consensus : array, shape (n_params,)
-        z at the end of the last epoch, or as it was answered since.
-    dual : array, shape (n_params,)
-        u_p.
-    told : array, shape (n_params,)
-        ``x_p + u_p`` as the server knows it.
-    version : array of int64, shape (1,)
-        How many messages z had had.
-    """
-
+    # z at the end of the last epoch, or as it was answered since.
     consensus: FloatVector = field(metadata=ALIKE)
+    # u_p.
     dual: FloatVector
+    # ``x_p + u_p`` as the server knows it.
     told: FloatVector
+    # How many messages z had had.
     version: AnyArray
 
     def rejoin(self, params: FloatVector) -> None:
         """Begin with no prices: those of other workers, with other rows, need not cancel."""
         self.told[:] = self.consensus
         self.dual.fill(0.0)
+
+
+@final
+class _ConsensusHandler(AbstractServerHandler):
+    """Adds changes to the consensus; answers if some have come, and none that is to come is late."""
+
+    def start(self) -> None:
+        self._quorum = Quorum(self.model, self.strategy.arrivals)
+        # Updates since the last message.
+        self._age = dict.fromkeys(self.model.working, 0)
+
+    def accept(self, worker: int, message: ServerMessage) -> list[int]:
+        self.model.params += message.body
+        self.model.version += 1
+        is_full = self._quorum.count(worker)
+        if not is_full or any(self._age[other] + 1 >= self.strategy.delay for other in self._quorum.to_come()):
+            return []
+        answered = self._quorum.release()
+        for other in self._age:
+            self._age[other] = 0 if other in answered else self._age[other] + 1
+        return answered
+
+    def settle(self) -> None:
+        self._age = dict.fromkeys(self._age, 0)
+        self.model.settle()
 
 
 @dataclass(frozen=True)
@@ -205,17 +211,14 @@ class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerSta
         A value is out of range.
     """
 
-    every: int = 64
-    rho: float = 0.001
-    stretch: int = 64
-    arrivals: int = 1
-    delay: int = 8
+    every: int = number(64, low=1)
+    rho: float = number(0.001, low=0, open_low=True)
+    stretch: int = number(64, low=1)
+    arrivals: int = number(1, low=1)
+    delay: int = number(8, low=1)
     weighs = "rows"
     taxonomy = Taxonomy("decentralised", "bounded", "change", "server")
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", "stretch", "arrivals", "delay", low=1, integer=True)
-        check_numbers(self, "rho", low=0, open_low=True)
+    serves_by = _ConsensusHandler
 
     def init(self, group: Group, params: FloatVector, weight: float) -> WorkerState:
         """Return the model to start from as the one all agree on, and no prices."""
@@ -244,39 +247,3 @@ class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerSta
     def served(self, params: FloatVector, state: WorkerState) -> tuple[FloatVector, int]:
         """Return the consensus; see `AbstractServerStrategy.served`."""
         return state.consensus, int(state.version[0])
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what keeps the consensus."""
-        return _Handler(model, self.arrivals, self.delay)
-
-
-@final
-class _Handler(AbstractServerHandler):
-    def __init__(self, model: Model, arrivals: int, delay: int) -> None:
-        super().__init__(model)
-        self._arrivals, self._delay = arrivals, delay
-        # Rounds that are left of the epoch, and updates since the last message.
-        self._left = dict.fromkeys(model.working, model.rounds)
-        self._age = dict.fromkeys(model.working, 0)
-        self._waiting: list[int] = []
-
-    def accept(self, worker: int, message: ServerMessage) -> list[int]:
-        model = self.model
-        model.params += message.body
-        model.version += 1
-        self._left[worker] -= 1
-        self._waiting.append(worker)
-        # Who has no rounds left comes no more in this epoch.
-        to_come = [other for other, left in self._left.items() if left > 0 and other not in self._waiting]
-        wanted = min(self._arrivals, len(self._waiting) + len(to_come))
-        if len(self._waiting) < wanted or any(self._age[other] + 1 >= self._delay for other in to_come):
-            return []
-        answered, self._waiting = self._waiting, []
-        for other in self._age:
-            self._age[other] = 0 if other in answered else self._age[other] + 1
-        return answered
-
-    def settle(self) -> None:
-        self._left = dict.fromkeys(self._left, self.model.rounds)
-        self._age = dict.fromkeys(self._age, 0)
-        self.model.settle()

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from dsgd.sync.compression import AbstractAveraging
 from dsgd.sync.period import EveryEpoch
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,7 @@ class AnytimeSGD(AbstractAveraging):
         `seconds` is not a positive number.
     """
 
-    seconds: float = 0.05
-
-    def __post_init__(self) -> None:
-        """Refuse a time in which nothing can be done."""
-        check_numbers(self, "seconds", low=0.0, open_low=True)
+    seconds: float = number(0.05, low=0.0, open_low=True)
 
     @property
     def period(self) -> EveryEpoch:

@@ -91,40 +91,33 @@ from dsgd.errors import IncompatiblePartsError
 from dsgd.handover import ALIKE, SUMMED
 from dsgd.sync.averaging import AbstractBeside, weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy
-from dsgd.sync.compression import Compressor, check_compressor, start_compression
+from dsgd.sync.compression import Compressor, start_compression
 from dsgd.sync.outer import OuterState, outer_step
 from dsgd.sync.period import Taxonomy
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
-    Model,
+    Quorum,
     ServerMessage,
     await_epoch_model,
     push,
 )
 from dsgd.types import AnyArray, FloatVector, IntVector
-from dsgd.validation import check_numbers
+from dsgd.validation import number
 
 
 @dataclass
 class StreamingState:
-    """The state of Streaming DiLoCo.
+    """The state of Streaming DiLoCo."""
 
-    Parameters
-    ----------
-    fragments : tuple of OuterState
-        What is remembered of each fragment.
-    held : array, shape (n_params,)
-        Of each fragment whose turn has been, the part of this rank's model then; after the sum, that of all ranks.
-    turns : array of int64, shape (1,)
-        Exchanges so far.
-    unsent : array of int64, shape (1,)
-        The fragment that is held and has not been summed; -1 is none.
-    """
-
+    # What is remembered of each fragment.
     fragments: tuple[OuterState, ...]
+    # Of each fragment whose turn has been, the part of this rank's model then; after the sum, that of
+    # all ranks.
     held: FloatVector
+    # Exchanges so far.
     turns: IntVector
+    # The fragment that is held and has not been summed; -1 is none.
     unsent: IntVector
 
     def __post_init__(self) -> None:
@@ -161,32 +154,33 @@ class StreamingDiLoCo(AbstractStrategy[StreamingState], AbstractBeside[Streaming
         The compressor is made for gradients, or nothing of any step would be kept.
     """
 
-    every: int = 512
-    fragments: int = 4
-    delay: int = 1
-    mixing: float = 0.5
-    outer_rate: float = 0.7
-    outer_momentum: float = 0.3
+    every: int = number(512, low=1)
+    fragments: int = number(4, low=1)
+    delay: int = number(1, low=0, high="fragments")
+    mixing: float = number(0.5, low=0, high=1, open_high=True)
+    outer_rate: float = number(0.7, low=0, open_low=True)
+    outer_momentum: float = number(0.3, low=0, high=1, open_high=True)
     compressor: Compressor = None
     taxonomy = Taxonomy("decentralised", "bounded", "change", "all-reduce")
     weighs = "rates"
     ends_equal = False
 
     def __post_init__(self) -> None:
-        check_numbers(self, "every", "fragments", low=1, integer=True)
-        check_numbers(self, "delay", low=0, high=self.fragments, integer=True)
-        check_numbers(self, "mixing", "outer_momentum", low=0, high=1, open_high=True)
-        check_numbers(self, "outer_rate", low=0, open_low=True)
+        super().__post_init__()
         if self.delay == self.fragments and not self.mixing:
             raise IncompatiblePartsError(
                 f"StreamingDiLoCo(delay={self.delay}, fragments={self.fragments}, mixing=0) replaces every step by a "
                 "model from before it, and trains nothing. Pass a shorter delay, or mixing=0.5."
             )
-        check_compressor(self)
 
     def sent_values(self, n_params: int) -> int:
         """Return the length of a fragment."""
         return max(1, n_params // int(self.fragments))
+
+    @property
+    def kept(self) -> float:
+        """The share of the local steps that is not lost where the common fragment takes the place of the own."""
+        return 1.0 - self.delay * (1.0 - self.mixing) / self.fragments
 
     @property
     def hides_exchange(self) -> bool:
@@ -255,26 +249,17 @@ def _places(n: int, size: int) -> list[slice]:
 
 @dataclass
 class EagerState(AbstractRejoining):
-    """The state of eager DiLoCo.
+    """The state of eager DiLoCo."""
 
-    Parameters
-    ----------
-    anchor : array, shape (n_params,)
-        y of this rank.
-    velocity : array, shape (n_params,)
-        u of this rank.
-    own : array, shape (n_params,)
-        d of this rank, of the last round. Ranks that take over have its mean in their models.
-    others : array, shape (n_params,)
-        The same until it has been summed, then what the others add.
-    unsent : array of int64, shape (1,)
-        Whether it has not been summed.
-    """
-
+    # y of this rank.
     anchor: FloatVector
+    # u of this rank.
     velocity: FloatVector
+    # d of this rank, of the last round. Ranks that take over have its mean in their models.
     own: FloatVector
+    # The same until it has been summed, then what the others add.
     others: FloatVector = field(metadata=SUMMED)
+    # Whether it has not been summed.
     unsent: IntVector
 
     def rejoin(self, params: FloatVector) -> None:
@@ -302,17 +287,12 @@ class EagerDiLoCo(AbstractStrategy[EagerState], AbstractBeside[EagerState]):
         A value is out of range.
     """
 
-    every: int = 2048
-    outer_rate: float = 0.7
-    outer_momentum: float = 0.0
+    every: int = number(2048, low=1)
+    outer_rate: float = number(0.7, low=0, open_low=True)
+    outer_momentum: float = number(0.0, low=0, high=1, open_high=True)
     taxonomy = Taxonomy("decentralised", "bounded", "change", "all-reduce")
     weighs = "rates"
     ends_equal = False
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "outer_rate", low=0, open_low=True)
-        check_numbers(self, "outer_momentum", low=0, high=1, open_high=True)
 
     @property
     def hides_exchange(self) -> bool:
@@ -371,18 +351,37 @@ class EagerDiLoCo(AbstractStrategy[EagerState], AbstractBeside[EagerState]):
 
 @dataclass
 class DecoupledState:
-    """The state of a worker.
+    """The state of a worker."""
 
-    Parameters
-    ----------
-    base : array, shape (n_params,)
-        y, the model that it has had from the server.
-    version : array of int64, shape (1,)
-        Its number.
-    """
-
+    # y, the model that it has had from the server.
     base: FloatVector = field(metadata=ALIKE)
+    # Its number.
     version: AnyArray
+
+
+@final
+class _OuterHandler(AbstractServerHandler):
+    """Takes an outer step with the changes of a quorum."""
+
+    def start(self) -> None:
+        self._quorum = Quorum(self.model, self.strategy.wanted(len(self.model.working)))
+        self._sum, self._velocity = np.zeros_like(self.model.params), np.zeros_like(self.model.params)
+
+    def accept(self, worker: int, message: ServerMessage) -> list[int]:
+        self._sum += message.body
+        if not self._quorum.count(worker):
+            return []
+        model, kind = self.model, self.model.params.dtype.type
+        beta = kind(self.strategy.outer_momentum)
+        self._sum /= len(model.working)
+        self._velocity *= beta
+        self._velocity += self._sum
+        self._sum += beta * self._velocity
+        self._sum *= kind(self.strategy.outer_rate)
+        model.params -= self._sum
+        model.version += 1
+        self._sum.fill(0.0)
+        return self._quorum.release()
 
 
 @dataclass(frozen=True)
@@ -406,19 +405,13 @@ class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
         A value is out of range.
     """
 
-    every: int = 2048
-    quorum: int | None = None
-    outer_rate: float = 0.7
-    outer_momentum: float = 0.3
+    every: int = number(2048, low=1)
+    quorum: int | None = number(None, low=1)
+    outer_rate: float = number(0.7, low=0, open_low=True)
+    outer_momentum: float = number(0.3, low=0, high=1, open_high=True)
     taxonomy = Taxonomy("decentralised", "asynchronous", "change", "server")
+    serves_by = _OuterHandler
     weighs = "alike"
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
-        check_numbers(self, "every", low=1, integer=True)
-        check_numbers(self, "quorum", low=1, integer=True, optional=True)
-        check_numbers(self, "outer_rate", low=0, open_low=True)
-        check_numbers(self, "outer_momentum", low=0, high=1, open_high=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> DecoupledState:
         """Return the model to start from as that of the server."""
@@ -435,9 +428,6 @@ class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
         state.version[0] = await_epoch_model(group, params)
         state.base[:] = params
 
-    def collect(self, group: Group, params: FloatVector, weight: float, state: DecoupledState) -> None:
-        """Do nothing: since the epoch has ended all ranks have the model of the server."""
-
     def served(self, params: FloatVector, state: DecoupledState) -> tuple[FloatVector, int]:
         """Return the model; see `AbstractServerStrategy.served`."""
         return params, int(state.version[0])
@@ -445,47 +435,3 @@ class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
     def wanted(self, n_workers: int) -> int:
         """Return how many of so many workers are a quorum."""
         return max(1, min(n_workers, n_workers - 1 if self.quorum is None else int(self.quorum)))
-
-    def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what takes the outer steps."""
-        return _Handler(model, self)
-
-
-@final
-class _Handler(AbstractServerHandler):
-    def __init__(self, model: Model, strategy: DecoupledDiLoCo) -> None:
-        super().__init__(model)
-        self._strategy = strategy
-        self._wanted = strategy.wanted(len(model.working))
-        self._sent = [0] * model.n_workers
-        self._waiting: list[int] = []
-        self._sum, self._velocity = np.zeros_like(model.params), np.zeros_like(model.params)
-
-    def accept(self, worker: int, message: ServerMessage) -> list[int]:
-        self._sent[worker] += 1
-        self._sum += message.body
-        self._waiting.append(worker)
-        if len(self._waiting) < min(self._wanted, len(self._waiting) + self._n_to_come()):
-            return []
-        answered, self._waiting = self._waiting, []
-        self._step()
-        return answered
-
-    def _step(self) -> None:
-        """Take an outer step with what has come."""
-        model, kind = self.model, self.model.params.dtype.type
-        beta = kind(self._strategy.outer_momentum)
-        self._sum /= len(model.working)
-        self._velocity *= beta
-        self._velocity += self._sum
-        self._sum += beta * self._velocity
-        self._sum *= kind(self._strategy.outer_rate)
-        model.params -= self._sum
-        model.version += 1
-        self._sum.fill(0.0)
-
-    def _n_to_come(self) -> int:
-        """Return how many workers will still send something before the epoch ends."""
-        rounds = self.model.rounds
-        end = -(-max(self._sent) // rounds) * rounds
-        return sum(self._sent[worker] < end for worker in self.model.working if worker not in self._waiting)
