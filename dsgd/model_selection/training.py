@@ -206,8 +206,10 @@ class Training:
 
 #: The parameters that a column has of its own, or that say when it stops or is averaged.
 OF_COLUMNS: Final = frozenset(
-    "alpha class_weight epsilon eta0 fit_intercept l1_ratio learning_rate loss max_iter n_iter_no_change penalty power_t "
-    "quantile sync tol tweedie_power".split()
+    (
+        *("alpha", "class_weight", "epsilon", "eta0", "fit_intercept", "l1_ratio", "learning_rate", "loss"),
+        *("max_iter", "n_iter_no_change", "penalty", "power_t", "quantile", "sync", "tol", "tweedie_power"),
+    )
 )
 # What columns do without, and its value then.
 _WITHOUT: Final[Mapping[str, Any]] = {
