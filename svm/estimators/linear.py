@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -18,10 +18,11 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.collectives import Team
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
+from dsgd.inputs import Block, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind, classes_of
+from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind
+from dsgd.linear_model.base import ClassesMixin, forget_cluster
 from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.calibration import AbstractCalibrated, draw_seed, normalised
 from dsgd.svm.distributed.linear import HeldRows, HoldOut, LinearJob, LinearShare, Starts, fit_held_out
@@ -29,8 +30,8 @@ from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.svm.linear_solver.solve import make_l1_columns, solve_l1
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_choice, check_labels, check_number, classes_and_codes, weights_of_classes
+from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.validation import check_choice, check_number
 
 
 def _has_curves(model: LinearSVC) -> bool:
@@ -41,7 +42,7 @@ def _has_curves(model: LinearSVC) -> bool:
 
 @inherit_docs
 @dataclass(eq=False, repr=False)
-class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM):
+class LinearSVC(ClassesMixin, AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM):
     """Linear support vector classifier, solved to a certified duality gap.
 
     Minimises over w, one output per class if there are more than two::
@@ -176,7 +177,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
             self._curves = (self._curve_method(), result.curves)
             self._take_in(result.solutions)
             return self
-        self._forget_cluster()
+        forget_cluster(self)
         X, y, weights = self._check_rows(X, y, sample_weight)
         codes = self._learn_classes(y)
         job = self._make_job(self._seed())
@@ -350,27 +351,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        check_labels(y)
         return X, y, self._check_weights(sample_weight, X)
-
-    def _learn_classes(self, y: AnyArray) -> IntVector:
-        """Set the classes; return the number of the class of every label."""
-        classes, codes = classes_and_codes(y)
-        self._take_classes(classes)
-        return codes
-
-    def _take_classes(self, classes: AnyArray) -> None:
-        """Set the classes, if the model can tell them apart."""
-        self.classes_ = classes
-        if len(self.classes_) < 2:
-            raise InvalidDataError(
-                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
-                f"{self.classes_[0]!r}"
-            )
-
-    def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        self._take_classes(classes_of(summaries))
-        return self.classes_
 
     def _make_job(self, seed: int) -> LinearJob:
         job = self._job(seed, class_factors=self._class_factors(), n_classes=len(self.classes_))
@@ -380,12 +361,6 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         # A generator draws after it has drawn the seed of the order, so that this is the same as without probability.
         self._fold_seed = draw_seed(type(self).__name__, self.random_state)
         return replace(job, hold_out=HoldOut(method, self.classes_, self._fold_seed))
-
-    def _class_factors(self) -> FloatVector | str:
-        """Return the factor of C of every class, or "balanced", which the weights of the rows must say."""
-        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
-            return self.class_weight
-        return weights_of_classes("LinearSVC(class_weight=...)", self.class_weight, self.classes_)
 
 
 @inherit_docs
@@ -479,7 +454,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
         if self._uses_cluster(X):
             solutions = self._solve_on_cluster(X, y, sample_weight).solutions
         else:
-            self._forget_cluster()
+            forget_cluster(self)
             X, y, weights = self._check_rows(X, y, sample_weight)
             job = self._make_job(self._seed())
             data = self._gather(X, y, weights, job.seed)
@@ -494,9 +469,6 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
         return X, y, self._check_weights(sample_weight, X)
-
-    def _classes_of(self, summaries: Sequence[BlockSummary]) -> None:
-        return None
 
     def _make_job(self, seed: int) -> LinearJob:
         return self._job(seed, epsilon=float(self.epsilon))
