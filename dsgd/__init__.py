@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dsgd.jobs import attach, submit
     from dsgd.ledger import Ledger
     from dsgd.local import CustomLoss
+    from dsgd.runtime.deployment import Gang
     from dsgd.saving import load
     from dsgd.study.comparison.compare import compare
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CustomLoss",
+    "Gang",
     "Ledger",
     "Rows",
     "SGDClassifier",
@@ -46,6 +48,7 @@ _load: Final = loaded_on_use(
         ".jobs": "attach submit",
         ".ledger": "Ledger",
         ".local": "CustomLoss",
+        ".runtime.deployment": "Gang",
         ".saving": "load",
         ".study.comparison": "compare",
     },

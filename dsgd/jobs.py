@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import cloudpickle
@@ -31,6 +31,7 @@ from dsgd.errors import ClusterError, GangError, InvalidDataError, InvalidParame
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.rows import Rows
 from dsgd.runtime.dask_internals import open_client_beside
+from dsgd.runtime.deployment import as_gang
 from dsgd.runtime.gang.client import call_scheduler, client_of, owner_here, require_cluster
 from dsgd.runtime.gang.cluster import Cluster, check_scheduler
 from dsgd.runtime.logs import working_for
@@ -335,15 +336,16 @@ def submit(estimator: Any, X: Any, y: Any = None, *, client: Any = None, **fit_p
         raise InvalidDataError(
             f"submit(estimator, X): {X!r} belong to this process, and end with it. Pass arrays or dask collections."
         )
-    own = client_of(getattr(estimator, "client", None))
-    if client is not None and getattr(estimator, "client", None) not in (None, client):
+    gang = as_gang(getattr(estimator, "client", None))
+    own = client_of(gang.client)
+    if client is not None and gang.client not in (None, client):
         raise InvalidParameterError(
             f"submit(client={client!r}): the estimator has another client, {own!r}. Leave one of them out."
         )
     client = require_cluster(client if client is not None else own)
     data, futures = _packed((estimator, (X,) if y is None else (X, y), fit_params), on_cluster=True)
     fit_id = uuid.uuid4().hex
-    cluster = Cluster(client, getattr(estimator, "timeouts", None), getattr(estimator, "workers", None))
+    cluster = Cluster(client, gang.timeouts, gang.workers)
     sent: Any = data
     if len(data) > _SMALL_BYTES:
         [sent] = cluster.scatter([data], [[]])
@@ -463,8 +465,9 @@ class _Pickler(cloudpickle.Pickler):
                 state[name] = vars(obj)[name]
                 if mark not in vars(obj):
                     state.pop(mark, None)
-        if self._on_cluster and not isinstance(obj.client, SimulatedCluster):
-            state["client"] = _ReadersClient()
+        gang = as_gang(obj.client)
+        if self._on_cluster and not isinstance(gang.client, SimulatedCluster):
+            state["client"] = replace(gang, client=_ReadersClient())
             state.pop("_lost_client", None)
         return _restored, (type(obj), state)
 

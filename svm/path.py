@@ -41,6 +41,7 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 from dsgd.inputs.named import take_tables
+from dsgd.runtime.deployment import as_gang
 from dsgd.runtime.rank import Rank
 from dsgd.svm.certify import feature_norms, path_ball, prove
 from dsgd.svm.distributed.kernel import RankRows, join_gang
@@ -414,7 +415,7 @@ def svm_path(
     costs = _check_grid(Cs, gammas, estimator, parameters)
     model = estimator(kernel=kernel, **parameters)
     given = (model._as_rows(X), y, sample_weight)
-    if model.client is None:  # with one, there is one fit, which takes files and names as any other
+    if model._deployment.client is None:  # with one, there is one fit, which takes files and names as any other
         given, _ = take_tables(model, *given)
     grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), *given)
     grid, chains = grid.solve()
@@ -438,10 +439,11 @@ def _check_grid(
         )
     if isinstance(gammas, str) or len(gammas) == 0:
         raise InvalidParameterError(f"svm_path(gammas=...) must be a sequence of at least one width. Got {gammas!r}.")
-    if options.get("checkpoint") is not None or options.get("resume_from") is not None:
+    gang = as_gang(options.get("client"))
+    if gang.checkpoint is not None or gang.resume_from is not None:
         raise InvalidParameterError(
-            "svm_path(checkpoint=..., resume_from=...): a grid writes no checkpoints. Leave both out, or fit its "
-            "points as estimators of their own."
+            "svm_path(client=Gang(checkpoint=..., resume_from=...)): a grid writes no checkpoints. Leave both out, or "
+            "fit its points as estimators of their own."
         )
     costs = tuple(Cs)
     if not costs:

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from dask.distributed import Client, LocalCluster
 
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.errors import DsgdError
 from dsgd.kernel_approximation import Nystroem
 from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
@@ -78,7 +78,9 @@ def fits(client: Client, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]
         if strategy.talks != "by mailbox" and type(strategy).__name__ != "Hogwild":
             yield (
                 f"{strategy!r}, tcp",
-                lambda s=strategy: SGDClassifier(sync=s, client=client, transport="tcp", n_jobs=2, **FIT).fit(X, Y),
+                lambda s=strategy: SGDClassifier(sync=s, client=Gang(client, transport="tcp"), n_jobs=2, **FIT).fit(
+                    X, Y
+                ),
             )
     for loss in ("hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron"):
         yield f"sgd {loss}, sparse", lambda loss=loss: SGDClassifier(loss=loss, **FIT).fit(S, Y)
@@ -100,8 +102,8 @@ def fits(client: Client, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]
 
     def resumed() -> Any:
         options = {**FIT, "sync": LocalSGD(64), "n_jobs": 2}
-        SGDClassifier(**options, checkpoint=str(folder / "kept")).fit(X, Y)
-        return SGDClassifier(**{**options, "max_iter": 5}, resume_from=str(folder / "kept")).fit(X, Y)
+        SGDClassifier(**options, client=Gang(checkpoint=str(folder / "kept"))).fit(X, Y)
+        return SGDClassifier(**{**options, "max_iter": 5}, client=Gang(resume_from=str(folder / "kept"))).fit(X, Y)
 
     yield "sgd resumed", resumed
     few, few_y, few_3, few_m = X[:800], Y[:800], Y3[:800], MARGIN[:800]

@@ -30,7 +30,7 @@ from sklearn.datasets import make_classification
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.workers import workers
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.datasets import read_svmlight
 from dsgd.errors import WorkerLostError
 
@@ -84,7 +84,7 @@ def fit(client: Client, data: Any, policy: str, kill_after_s: float | None, **op
     """
     pids = list(whole(client).values())
     began, killed, resumed = 0.0, 0.0, 0.0
-    model = Watched(**OPTIONS, **options, client=client, on_failure=policy)
+    model = Watched(**OPTIONS, **options, client=Gang(client, on_failure=policy))
 
     def watch(event: Mapping[str, Any]) -> None:
         nonlocal began, killed, resumed

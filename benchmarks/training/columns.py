@@ -29,6 +29,7 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.suite import UnavailableError, child
 from benchmarks.common.table import table
 from benchmarks.training.whole_fit import forget_peak, memory
+from dsgd import Gang
 
 PAGE = "tables"
 QUICK_S = 60
@@ -104,7 +105,7 @@ def by_dsgd(folder: Path, way: str) -> Any:
     encoder = ColumnEncoder(categorical="hash" if way == "dsgd-hash" else "onehot")
     model = SGDClassifier(
         loss="log_loss", alpha=ALPHA, max_iter=EPOCHS, tol=None, random_state=0, encoder=encoder,
-        out_of_core=way == "dsgd-out-of-core",
+        client=Gang(out_of_core=way == "dsgd-out-of-core"),
     )  # fmt: skip
     X: Any = folder / "train.parquet"
     if way == "dsgd-frame":

@@ -28,6 +28,7 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed
 from benchmarks.common.workers import workers
+from dsgd import Gang
 from dsgd.local import SGD, Objective, Residency, Shard
 from dsgd.local.ingest import concat_blocks
 from dsgd.local.objective import n_params
@@ -155,7 +156,7 @@ def cluster(rows: Rows, limit_mb: int, folder: str) -> None:
             SGDClassifier(client=client, **options).fit(X, y)
         except ClusterError as error:
             print(f"in memory: {error}")
-        whole = timed(SGDClassifier(client=client, out_of_core=True, **options).fit, blocks)
+        whole = timed(SGDClassifier(client=Gang(client, out_of_core=True), **options).fit, blocks)
         model, elapsed = whole.value, whole.seconds
         first, second, _ = (record["seconds"] for record in model.fit_report_["epochs"])
         peaks = [s["peak"] for s in client.run(status).values()]

@@ -31,6 +31,7 @@ from benchmarks.common.table import table
 from benchmarks.common.timing import in_turns, median_s, timed
 from benchmarks.common.workers import workers
 from benchmarks.training.kernels import dense_rows, read_pass, sparse_rows
+from dsgd import Gang
 
 PAGE = "performance"
 QUICK_S = 45
@@ -110,7 +111,7 @@ class Measured:
             WAYS[1]: lambda: self._fit(SGDClassifier(**options, n_jobs=2), X, y),
             WAYS[2]: lambda: self._fit(SGDClassifier(**options, client=client), X, y),
             WAYS[3]: lambda: self._fit(SGDClassifier(**options, client=client), blocks, None),
-            WAYS[4]: lambda: self._fit(SGDClassifier(**options, out_of_core=True), X, y),
+            WAYS[4]: lambda: self._fit(SGDClassifier(**options, client=Gang(out_of_core=True)), X, y),
         }
 
     def _fit(self, model: Any, X: Any, y: Any) -> Any:

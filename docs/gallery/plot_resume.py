@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.datasets import make_like
 from dsgd.runtime import Checkpoint
 
@@ -43,7 +43,7 @@ parts = []
 with tempfile.TemporaryDirectory() as folder:
     place = Checkpoint(Path(folder) / "job-17", every_s=30, keep=2)
     for stop in (8, 16, 24):
-        model = job(stop, checkpoint=place, resume_from="auto").fit(rows.X, rows.y)
+        model = job(stop, client=Gang(checkpoint=place, resume_from="auto")).fit(rows.X, rows.y)
         parts.append(model)
         newest = max(path.name for path in Path(place.path).glob("checkpoint-*"))
         print(f"ran to epoch {model.n_iter_:>2}; the newest file is {newest}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -177,18 +178,20 @@ def fit(
         "random_state": seed,
         "n_jobs": None if workers or scheduler else jobs,
         "sync": parse_sync(sync) if compress is None else compressing(parse_sync(sync), compress),
-        "timeouts": _timeouts(timeout),
-        "out_of_core": out_of_core,
         "early_stopping": early_stopping,
         "restore_best": restore_best,
         **_given(alpha=alpha, l1_ratio=l1_ratio, max_iter=max_iter, average=average),
-        **_given(transport=transport, on_failure=on_failure, scoring=scoring),
-        **_given(learning_rate=learning_rate, eta0=eta0, checkpoint=checkpoint, resume_from=resume_from),
+        **_given(scoring=scoring, learning_rate=learning_rate, eta0=eta0),
         **encoding(tables, categorical),
         **_given(**stepping(optimizer, sampling, features)),
     }
+    from dsgd import Gang
+
+    deployment = _given(transport=transport, on_failure=on_failure, checkpoint=checkpoint, resume_from=resume_from)
+    gang = Gang(timeouts=_timeouts(timeout), out_of_core=out_of_core, **deployment)
     with connected(workers, scheduler) as client:
-        estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)
+        estimator = make_estimator(task, loss, {**parameters, "client": replace(gang, client=client)})
+        savable_model(estimator, model)
         _train(estimator, _rows(client, paths, tables, target, valid, read), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
     save_model(estimator.set_params(client=None), model)

@@ -84,6 +84,7 @@ def tune(
     The cluster is measured the first time, which tells what an epoch of each candidate takes; the others run for real
     by successive halving, scored on rows held out. What is printed can be pasted.
     """
+    from dsgd import Gang
     from dsgd.tuning import tune as search
 
     paths = [*(data or []), *(more or [])]
@@ -95,11 +96,10 @@ def tune(
         "penalty": None if penalty == "none" else penalty,
         "alpha": alpha,
         "n_jobs": None if workers or scheduler else jobs,
-        "transport": transport,
         **encoding(tables, categorical),
     }
     with connected(workers, scheduler) as client:
-        estimator = make_estimator(task, loss, {**parameters, "client": client})
+        estimator = make_estimator(task, loss, {**parameters, "client": Gang(client, transport=transport)})
         if tables is not None:
             X, y = tables, target
         elif paths and client is not None and is_svmlight(paths[0]):

@@ -10,7 +10,6 @@ The steps of that path have a file each: `checks` looks at rows of this process,
 
 from __future__ import annotations
 
-import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.job import job_of, with_validation
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE
@@ -38,11 +36,8 @@ from dsgd.inputs.validation import given_validation, hold_out_as_sklearn, refuse
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import AbstractReduction, AbstractRule, CustomLoss, Importance, Objective
 from dsgd.local.cycles import LearningRate
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.rank import GangResult
-from dsgd.runtime.sharing import Workers
 from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.timeouts import FailurePolicy, Timeouts
 from dsgd.runtime.train import TrainData, train
 from dsgd.runtime.train.fused import takes_plain_steps
 from dsgd.runtime.train.serving import mail_for
@@ -143,34 +138,9 @@ class AbstractSGD(AbstractLinearEstimator):
         How to turn the columns of tables and of files of tables into features: numbers, categories, dates and texts,
         with or without missing values. "auto" is ``ColumnEncoder()``; None takes numbers as they are. The encoder is
         fitted with the model, and `coef_` has a column for each of its features.
-    client : distributed.Client, SimulatedCluster or None, default None
-        The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
-        local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
-        `dsgd.sim.SimulatedCluster`, ranks run in this process on a virtual clock.
-    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
-        How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
-    on_failure : {"raise", "restart", "shrink"}, `dsgd.runtime.Restart` or `dsgd.runtime.Shrink`, default "raise"
-        What happens on a cluster when a worker is lost or hangs: raise the error; continue with all rows on the
-        remaining workers; or continue with the remaining ranks and the rows they hold. The objects also limit how
-        often.
-    checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
-        Folder or URL where ``fit`` writes the state of training, every 30 seconds by default. A folder that holds
-        checkpoints of another fit is refused.
-    resume_from : "auto", str, path or None, default None
-        Folder or URL of checkpoints from which ``fit`` continues, with the same data and parameters. "auto" continues
-        from the checkpoints in the folder of `checkpoint`, or starts from the beginning if it has none.
-    elastic : bool, default False
-        Whether workers that join the cluster take part from the next epoch on.
-    timeouts : `dsgd.runtime.Timeouts` or None, default None
-        How long a fit on a cluster waits for peers, other fits, heartbeats and the scheduler. None uses the Dask
-        settings ``dsgd.runtime.timeouts``.
-    workers : list of str, dict of str to float, or None, default None
-        Workers that a fit on a cluster may use: names, addresses or hosts, or resources that they have, as
-        ``{"GPU": 1}``. None uses what ``dask.annotate(workers=..., resources=...)`` says, or all.
-    out_of_core : bool, default False
-        Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
-        the same, bit for bit.
+    client : `dsgd.Gang`, distributed.Client, SimulatedCluster or None, default None
+        Where to train and how: a cluster, or a `Gang` with everything else that concerns ranks and machines. None
+        trains in this process.
 
     Attributes
     ----------
@@ -237,20 +207,13 @@ class AbstractSGD(AbstractLinearEstimator):
     features: RandomFeatures | None = None
     encoder: ColumnEncoder | str | None = None
     client: Any = None
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
-    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
-    resume_from: str | os.PathLike[str] | None = None
-    elastic: bool = False
-    timeouts: Timeouts | None = None
-    workers: Workers = None
-    out_of_core: bool = False
 
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
 
     _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *BESIDE, *OF_RANKS, "_left", "history_")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
+    _takes: ClassVar = ("on_failure", "checkpoint", "resume_from", "elastic", "out_of_core", "shrink")
     _reuses_rows: ClassVar[bool] = True
 
     @abstractmethod
@@ -346,7 +309,7 @@ class AbstractSGD(AbstractLinearEstimator):
             check()
         packer = replace(packer, held_out=held_out)
         dealing = seed if self.shuffle else None
-        shares = rows.packed(n_ranks, packer, seed=dealing, reads_directly=not self.out_of_core)
+        shares = rows.packed(n_ranks, packer, seed=dealing, reads_directly=not self._deployment.out_of_core)
         shares = [replace(share, check=check) for share in shares]
         gang = run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=given)
         return gang, packer.sparse
@@ -377,8 +340,8 @@ class AbstractSGD(AbstractLinearEstimator):
             expected=Expected(self._is_classification),
             spread=Spread(
                 n_ranks=ranks_asked(self.n_jobs),
-                pieces=_ELASTIC_PIECES if self.elastic else 1,
-                on_disk=self.out_of_core,
+                pieces=_ELASTIC_PIECES if self._deployment.elastic else 1,
+                on_disk=self._deployment.out_of_core,
                 seed=seed if self.shuffle else None,
             ),
             first=start.is_first,

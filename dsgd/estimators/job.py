@@ -59,7 +59,7 @@ def with_validation(estimator: Any, rows: tuple[Any, Any, Any], start: Start) ->
             )
         # Read and encoded here, wherever the model is trained.
         here = _bare(estimator)
-        here.encoder_, here.out_of_core = estimator.encoder_, False
+        here.encoder_ = estimator.encoder_
         return rows, replace(start, validation=encoded(here, start.validation, goes_on=True))
     if start.is_part or not estimator.early_stopping or estimator.scoring is None:
         return rows, start
@@ -101,7 +101,7 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
     check_summaries(summaries)
     with stage("labels"):
         estimator._learn_targets(summaries)
-    objective = estimator._objective(summaries)
+    objective, gang = estimator._objective(summaries), estimator._deployment
     start = grown(start, estimator._classes(), coupled=objective.is_coupled)
     sparse, d = next(s.sparse for s in summaries if s.rows), estimator._width
     dtype = "float64" if any(s.dtype != "float32" for s in summaries if s.rows) else "float32"
@@ -114,7 +114,7 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
         shuffle=bool(estimator.shuffle),
         seed=seed,
         validation_fraction=float(estimator.validation_fraction) if early and start.validation is None else 0.0,
-        out_of_core=estimator.out_of_core,
+        out_of_core=gang.out_of_core,
         weight_scale=weight_scale_of(summaries, is_part=start.is_part),
         spread_classes=not _averages(estimator, summaries, start),
     )
@@ -146,8 +146,8 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
         source={"rows": packer} | ({"features": drawn} if drawn else {}),
     )
     if not start.is_part:
-        resume_from = None if estimator.resume_from is None else os.fspath(estimator.resume_from)
-        job = replace(job, checkpoint=as_checkpoint(estimator.checkpoint), resume_from=resume_from)
+        resume_from = None if gang.resume_from is None else os.fspath(gang.resume_from)
+        job = replace(job, checkpoint=as_checkpoint(gang.checkpoint), resume_from=resume_from)
         return packer, *watched(estimator, start, job, width=width, n_outputs=k, by_column=by_column)
     configuration = describe({"sync": job.strategy, "optimizer": steps.rule or steps.reduction, "sparse": by_column})
     epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0

@@ -21,7 +21,8 @@ from dsgd.types import AnyArray
 
 #: What to do with rows that are more than memory.
 OUT_OF_CORE_ADVICE: Final = (
-    "Set out_of_core=True to keep rows on the disks of the workers, give workers more memory, or use more of them."
+    "Set client=Gang(out_of_core=True) to keep rows on the disks of the workers, give workers more memory, or use "
+    "more workers."
 )
 # A row needs this much while its place is decided, row starts included.
 _ORDER_BYTES: Final = 40

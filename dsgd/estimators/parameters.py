@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
-from dsgd.comm.base import check_transport
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.estimators.tables import check_encoder
 from dsgd.inputs.validation import refuse_idle
@@ -20,9 +18,6 @@ from dsgd.local.cycles import check_learning_rate, schedule_of
 from dsgd.local.objective import loss_row
 from dsgd.local.rules import resolve_optimizer, steps_of
 from dsgd.local.variance import check_reduction, resolve_sampling
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.sharing import check_workers
-from dsgd.runtime.timeouts import as_policy, check_timeouts
 from dsgd.sync import check_combination, resolve
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers, warn_user
 
@@ -74,13 +69,7 @@ def check_parameters(estimator: Any) -> None:
             f"{name}: l1_ratio must be set when penalty is 'elasticnet', to a number in the range [0, 1]. Got None."
         )
     check_numbers(estimator, "l1_ratio", low=0, high=1, optional=True)
-    check_transport(f"{name}(transport=...)", estimator.transport)
-    as_policy(f"{name}(on_failure=...)", estimator.on_failure)
-    check_timeouts(f"{name}(timeouts=...)", estimator.timeouts)
-    check_workers(f"{name}(workers=...)", estimator.workers)
-    _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
-    _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
-    for flag in ("fit_intercept", "shuffle", "early_stopping", "restore_best", "warm_start", "elastic", "out_of_core"):
+    for flag in ("fit_intercept", "shuffle", "early_stopping", "restore_best", "warm_start"):
         check_bool(f"{name}({flag}=...)", getattr(estimator, flag))
     check_numbers(estimator, "max_iter", "n_iter_no_change", low=1, integer=True)
     check_numbers(estimator, "tol", optional=True)
@@ -104,11 +93,11 @@ def check_parameters(estimator: Any) -> None:
     optimizer = resolve_optimizer(f"{name}(optimizer=...)", estimator.optimizer)
     sampling = resolve_sampling(estimator.sampling)
     steps = steps_of(optimizer, sampling)
-    if steps.draws_rows and estimator.out_of_core:
+    if steps.draws_rows and estimator._deployment.out_of_core:
         drawing = steps.name if sampling is None else repr(sampling)
         raise IncompatiblePartsError(
-            f"{name}(out_of_core=True) reads rows from files in the order in which they lie there, and {drawing} draws "
-            "them: every row would be a read from disk. Use one of them."
+            f"{name}(client=Gang(out_of_core=True)) reads rows from files in the order in which they lie there, and "
+            f"{drawing} draws them: every row would be a read from disk. Use one of them."
         )
     if isinstance(optimizer, AbstractReduction):
         share, parameter = float(estimator.l1_ratio or 0), loss_parameter(estimator)
@@ -153,9 +142,3 @@ def _check_features(estimator: Any, sampling: object, optimizer: object) -> None
                 f"{name}(features=...) makes features block by block, as rows are visited, which {parameter}={value!r} "
                 "does not do. Leave one of them out, or fit on features that a transformer has made before."
             )
-
-
-def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:
-    if not isinstance(value, kinds) or value == "":
-        also = " or a Checkpoint" if Checkpoint in kinds else ""
-        raise InvalidParameterError(f"{where} must be None, a folder, a URL{also}. Got {value!r}.")

@@ -76,7 +76,8 @@ def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tu
 
     encoder = kept
     fresh = clone(estimator.encoder) if isinstance(estimator.encoder, ColumnEncoder) else ColumnEncoder()
-    on_cluster = estimator.client is not None and not is_simulated(estimator.client)
+    client = estimator._deployment.client
+    on_cluster = client is not None and not is_simulated(client)
     found: tuple[Any, Any, Any]
     if files:
         X = with_files_opened(X).with_targets(_named(y, weights))
@@ -122,7 +123,7 @@ def _as_they_are(head: Table) -> ColumnEncoder:
 def _rows(estimator: Any, encoder: ColumnEncoder, tables: Iterable[Table], n_rows: int) -> Any:
     """Return encoded rows of this process: in memory, or out of core in a file."""
     writer = encoder.writer()
-    if not estimator.out_of_core or not writer.knows_its_size:
+    if not estimator._deployment.out_of_core or not writer.knows_its_size:
         return writer.rows_of(tables, n_rows)
     mapping = MappedFile(tempfile.gettempdir(), mapped_bytes(*writer.most_bytes(n_rows)))
     return writer.rows_of(tables, n_rows, mapping.empty, mapping.release)
@@ -258,8 +259,9 @@ def _computed(estimator: Any, values: Sequence[Any]) -> list[Any]:
     from dsgd.runtime import client_for
     from dsgd.runtime.gang.cluster import Cluster
 
-    with client_for(estimator.client) as client, stage("encode"):
-        cluster = Cluster(client, estimator.timeouts, estimator.workers)
+    gang = estimator._deployment
+    with client_for(gang.client) as client, stage("encode"):
+        cluster = Cluster(client, gang.timeouts, gang.workers)
         return cluster.gather(cluster.compute(values), "encoding the rows", "peer")
 
 

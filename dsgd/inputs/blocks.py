@@ -41,17 +41,15 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import issparse
 
-from dsgd.comm.base import TransportName
 from dsgd.comm.memory.cores import count_cores
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import column_values, is_table, table_values
 from dsgd.kernels.order import CHUNK, deal_rows
 from dsgd.local.blocks import Piece, Selection
 from dsgd.local.shard import MAX_COPIES, count_visits, split
+from dsgd.runtime.deployment import Gang
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import Mail, RankProgram
-from dsgd.runtime.sharing import Workers
-from dsgd.runtime.timeouts import FailurePolicy, Timeouts
 from dsgd.stages import carried, stage
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
 from dsgd.validation import warn_user
@@ -422,25 +420,11 @@ class Work:
     given: Any = None
 
 
-#: Parameters of estimators that affect worker processes only, with their defaults.
-OF_CLUSTERS: Final[Mapping[str, Any]] = {
-    "transport": "auto",
-    "on_failure": "raise",
-    "elastic": False,
-    "timeouts": None,
-    "workers": None,
-}
-
-
 @dataclass(frozen=True)
 class Terms:
-    """Settings of a gang, from the parameters of the estimator; see `dsgd.runtime.run_on_cluster`."""
+    """The deployment of an estimator, who listens, and its title; see `dsgd.runtime.run_on_cluster`."""
 
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
-    elastic: bool = False
-    timeouts: Timeouts | None = None
-    workers: Workers = None
+    gang: Gang
     on_event: Callable[[Mapping[str, Any]], None] | None = None
     title: str | None = None
 

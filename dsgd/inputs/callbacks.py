@@ -29,6 +29,7 @@ from dsgd.inputs.rows import Rows, unpacked
 from dsgd.ledger import Ledger
 from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTraining
 from dsgd.progress.events import PrintedLines
+from dsgd.runtime.deployment import as_gang
 from dsgd.stages import recording
 from dsgd.types import FloatMatrix
 
@@ -140,7 +141,7 @@ def _without_rows(method: Callable[..., Any], estimator: Any, args: Any, kwargs:
     """Return the arguments of a method with `Rows` replaced by their contents."""
     given = inspect.signature(method).bind(estimator, *args, **kwargs)
     rows, arguments = given.arguments["X"], given.arguments
-    if rows.client is not None and estimator.client is not rows.client:
+    if rows.client is not None and as_gang(estimator.client).client is not rows.client:
         raise InvalidParameterError(
             f"{rows!r} are on the workers of {rows.client!r}, and this {type(estimator).__name__} trains elsewhere. "
             "Set its client to the same one."

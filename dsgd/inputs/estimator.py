@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import lazy
-from dsgd.inputs.blocks import OF_CLUSTERS, Block, BlockSummary, Expected, Spread, Terms, check_summaries
+from dsgd.inputs.blocks import Block, BlockSummary, Expected, Spread, Terms, check_summaries
 from dsgd.inputs.callbacks import wrap_callbacks
 from dsgd.inputs.placed import ClusterBlocks, kept_blocks, place_blocks, released
 from dsgd.inputs.rows import Rows
@@ -28,11 +28,15 @@ from dsgd.inputs.shared import SimulatedBlocks, cut_rows, holds_blocks, is_simul
 from dsgd.inputs.sources import check_targets, feature_names, is_collection, is_distributed
 from dsgd.local.objective import Deviance
 from dsgd.progress import Audience
+from dsgd.runtime.deployment import Gang, as_gang
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import GangResult
 from dsgd.saving import SavingMixin
 from dsgd.stages import recorded, stage
 from dsgd.validation import warn_user
+
+if TYPE_CHECKING:
+    from dsgd.sim import SimulatedCluster
 
 
 class _LeftOut:
@@ -68,6 +72,9 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
 
     #: Advice for rows that exceed the memory of the workers.
     _if_too_large: ClassVar[str] = MemoryDemand.advice
+
+    #: What training takes of a `Gang` besides what all take; see `Gang.check`.
+    _takes: ClassVar[Collection[str]] = ()
 
     #: Whether training takes `Rows` themselves, or their contents.
     _reuses_rows: ClassVar[bool] = False
@@ -156,31 +163,36 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
 
     # -- training ------------------------------------------------------------------------------------------------
 
+    @property
+    def _deployment(self) -> Gang:
+        """Where training runs, and how."""
+        return as_gang(self.client)
+
     def _uses_cluster(self, X: Any) -> bool:
         """Return whether worker processes train on X; warn about parameters that need them and have no effect."""
-        if is_distributed(X) or self.client is not None or (isinstance(X, Rows) and X.uses_cluster):
+        gang, name = self._deployment, type(self).__name__
+        gang.check(name, self._takes)
+        if is_distributed(X) or gang.client is not None or (isinstance(X, Rows) and X.uses_cluster):
             return True
         if getattr(self, "_lost_client", False):
             warn_user(
-                f"this {type(self).__name__} has lost its client because it was pickled: it trains on arrays in this "
+                f"this {name} has lost its client because it was pickled: it trains on arrays in this "
                 "process. In cross_validate and similar functions leave n_jobs at None, so that every fit runs on the "
                 "whole cluster; elsewhere call set_params(client=...).",
                 UserWarning,
             )
-        idle = [name for name, default in OF_CLUSTERS.items() if getattr(self, name, default) != default]
-        if idle:
-            said = ", ".join(f"{name}={getattr(self, name)!r}" for name in idle)
+        if idle := gang.given(of_workers=True):
+            said = ", ".join(f"{field}={value!r}" for field, value in idle.items())
             warn_user(
-                f"{type(self).__name__}({said}) has an effect on worker processes only, but arrays are trained on in "
-                "this process. Pass client=..., or dask collections.",
+                f"{name}(client=Gang({said})) has an effect on worker processes only, but arrays are trained on in "
+                "this process. Pass a client, or dask collections.",
                 UserWarning,
             )
         return False
 
     def _terms(self, on_event: Callable[[Mapping[str, Any]], None] | None) -> Terms:
         """Return the settings of the gang of this estimator, and its listeners."""
-        of_cluster: dict[str, Any] = {name: getattr(self, name, default) for name, default in OF_CLUSTERS.items()}
-        return Terms(**of_cluster, on_event=on_event, title=type(self).__name__)
+        return Terms(self._deployment, on_event, type(self).__name__)
 
     def _take_report(self, gang: GangResult, **more: Any) -> None:
         """Set the report of a fit on its gang and its stages, with further entries of an estimator."""
@@ -205,8 +217,9 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         kept = X if isinstance(X, Rows) else None
         if kept is not None:
             X, y, sample_weight = kept.X, kept.y, kept.sample_weight
-        if is_simulated(self.client):
-            yield self._simulated((X, y, sample_weight), check, expected, spread, first=first)
+        gang = self._deployment
+        if is_simulated(gang.client):
+            yield self._simulated(gang.client, (X, y, sample_weight), check, expected, spread, first=first)
             return
         from dsgd.runtime import client_for
         from dsgd.runtime.gang.cluster import Cluster
@@ -217,7 +230,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         with client_for(self._client_of(kept)) as client, released([]) as held:
             # Summarising blocks already runs dsgd on the workers, so these are asked before the gang does.
             with stage("connect"):
-                cluster = Cluster(client, getattr(self, "timeouts", None), getattr(self, "workers", None))
+                cluster = Cluster(client, gang.timeouts, gang.workers)
             place = partial(place_blocks, cluster, (X, y, sample_weight), check, expected, spread, self._if_too_large)
             blocks = place(held) if kept is None else kept_blocks(kept, cluster, place, expected, spread)
             if is_distributed(X):
@@ -228,17 +241,19 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
 
     def _client_of(self, rows: Rows | None) -> Any:
         """Return the client to train on: that of the rows if the estimator has none."""
+        own = self._deployment.client
         if rows is None or rows.client is None:
-            return self.client
-        if self.client is not None and self.client is not rows.client:
+            return own
+        if own is not None and own is not rows.client:
             raise InvalidParameterError(
-                f"{type(self).__name__}(client={self.client!r}) cannot train on rows of another cluster: {rows!r} were "
+                f"{type(self).__name__}(client={own!r}) cannot train on rows of another cluster: {rows!r} were "
                 f"made with client={rows.client!r}."
             )
         return rows.client
 
     def _simulated(
         self,
+        cluster: SimulatedCluster,
         given: tuple[Any, Any, Any],
         check: Callable[[], Block],
         expected: Expected,
@@ -250,15 +265,15 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         X, y, sample_weight = given
         if is_distributed(X):
             raise InvalidDataError(
-                f"client={self.client!r} trains on arrays of this process, X is a {type(X).__name__}: load it first."
+                f"client={cluster!r} trains on arrays of this process, X is a {type(X).__name__}: load it first."
             )
         if holds_blocks(X):
             check_targets(X, y, sample_weight, supervised=expected.supervised)
-            blocks = take_rows(self.client, X, expected, spread)
+            blocks = take_rows(cluster, X, expected, spread)
             check_summaries(blocks.summaries)
             self._check_width(blocks.summaries, None, first=first)
             return blocks
-        blocks = cut_rows(self.client, check(), expected, spread)
+        blocks = cut_rows(cluster, check(), expected, spread)
         check_summaries(blocks.summaries)
         return blocks
 
@@ -318,15 +333,21 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; see `sklearn.base.BaseEstimator.set_params`."""
-        if "client" in params:
-            self.__dict__.pop("_lost_client", None)
+        of_gang = {name: params.pop(name) for name in list(params) if name.startswith("client__")}
         super().set_params(**params)
+        if of_gang:
+            changes = {name.removeprefix("client__"): value for name, value in of_gang.items()}
+            self.client = self._deployment.changed(changes)
+        if {"client", "client__client"} & {*params, *of_gang}:
+            self.__dict__.pop("_lost_client", None)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        if self.client is not None and not is_simulated(self.client):
-            state["client"], state["_lost_client"] = None, True
+        gang = self._deployment
+        if gang.client is not None and not is_simulated(gang.client):
+            state["client"] = None if self.client is gang.client else replace(gang, client=None)
+            state["_lost_client"] = True
         if state.pop("ledger_", None) is not None:
             state["_ledger_is_elsewhere"] = True
         return state

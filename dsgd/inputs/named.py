@@ -17,6 +17,7 @@ from dsgd.inputs.sources import is_collection
 from dsgd.inputs.table_files import TableFiles, are_table_files, with_files_opened
 from dsgd.inputs.table_pieces import Piece
 from dsgd.inputs.tables import ArrowTable, Kind, column, is_frame, pop_column, saved_index
+from dsgd.runtime.deployment import as_gang
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 
@@ -122,7 +123,7 @@ def take_tables(
     files.check(named)
     files = files.with_targets(named)
     features = [name for name in files.names if name not in named]
-    client = getattr(estimator, "client", None)
+    client = as_gang(getattr(estimator, "client", None)).client
     if client is not None and not is_simulated(client) and not here:
         return (_delayed_blocks(files, features, y, sample_weight), None, None), features
     with stage("encode"):

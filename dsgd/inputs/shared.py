@@ -49,7 +49,6 @@ import scipy.sparse as sp
 from dsgd.comm.memory.segment import Segment, shared_folder
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import (
-    OF_CLUSTERS,
     Block,
     BlockSummary,
     Expected,
@@ -382,13 +381,10 @@ class SimulatedBlocks:
 
         Parameters about how workers cut and hold rows have no effect here.
         """
-        for name, only in OF_CLUSTERS.items():
-            asked = getattr(terms, name)
-            if asked != only:
-                raise IncompatiblePartsError(
-                    f"{name}={asked!r} applies to real clusters, but client={self.cluster!r} is simulated. "
-                    f"Leave {name} at {only!r}."
-                )
+        for name, asked in terms.gang.given(of_workers=True).items():
+            raise IncompatiblePartsError(
+                f"{name}={asked!r} applies to real clusters, but client={self.cluster!r} is simulated. Leave it out."
+            )
         blocks: list[Any] = list(self.blocks)
         beside = work.beside
         if work.numbered:

@@ -14,7 +14,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
-from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks
 from dsgd.inputs.blocks import Expected, Spread, Work, ranks_asked
@@ -108,12 +107,9 @@ class AbstractLinearModel(AbstractLinearEstimator):
         Whether to fit an intercept. It is not penalised.
     warm_start : bool, default False
         Whether ``fit`` starts from the coefficients of the previous fit.
-    client : distributed.Client or None, default None
-        Fit on the worker processes of this client. None fits in this process or, if X is a dask collection or a list of
-        blocks or files, on the current client, else on a cluster of this machine.
-    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
-        How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
+    client : `dsgd.Gang`, distributed.Client or None, default None
+        Where to fit and how: a cluster, or a `dsgd.Gang`, of which `transport`, `timeouts` and `workers` are taken.
+        None fits in this process.
 
     Attributes
     ----------
@@ -135,7 +131,6 @@ class AbstractLinearModel(AbstractLinearEstimator):
 
     fit_intercept: bool
     max_iter: int
-    transport: TransportName
 
     #: Whether targets are classes.
     _has_classes: ClassVar[bool] = False
@@ -152,7 +147,6 @@ class AbstractLinearModel(AbstractLinearEstimator):
             check_n_jobs(name, self.n_jobs)
         if hasattr(self, "warm_start"):
             check_bool(f"{name}(warm_start=...)", self.warm_start)
-        check_transport(f"{name}(transport=...)", self.transport)
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, AnyArray, FloatVector]:
         """Return rows, targets and weights that are checked; rows of weight zero do not count."""

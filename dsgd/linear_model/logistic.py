@@ -9,7 +9,6 @@ import numpy as np
 from scipy.special import expit, log_expit, log_softmax
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError
 from dsgd.inputs import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
@@ -88,7 +87,6 @@ class LogisticRegression(ClassesMixin, AbstractLinearClassifier, AbstractLinearM
     warm_start: bool = False
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
 
     _has_classes: ClassVar[bool] = True
 

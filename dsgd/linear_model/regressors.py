@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dsgd.comm.base import TransportName
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
 from dsgd.linear_model.base import AbstractRegressor
 from dsgd.linear_model.problem import ElasticNetObjective, PoissonObjective, RidgeObjective
@@ -85,7 +84,6 @@ class Lasso(AbstractL1Regressor):
     tol: float = 1e-4
     warm_start: bool = False
     client: Any = None
-    transport: TransportName = "auto"
 
 
 @inherit_docs
@@ -127,7 +125,6 @@ class ElasticNet(AbstractL1Regressor):
     tol: float = 1e-4
     warm_start: bool = False
     client: Any = None
-    transport: TransportName = "auto"
 
     def _check_common(self) -> None:
         super()._check_common()
@@ -177,7 +174,6 @@ class PoissonRegressor(AbstractRegressor):
     warm_start: bool = False
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
 
     def _objective(self) -> PoissonObjective:
         """Return what is minimised."""
@@ -230,7 +226,6 @@ class Ridge(AbstractRegressor):
     max_iter: int = 100
     tol: float = 1e-8
     client: Any = None
-    transport: TransportName = "auto"
 
     def _objective(self) -> RidgeObjective:
         """Return what is minimised."""

@@ -115,7 +115,7 @@ def follows_path(model: Any, y: AnyArray, n_points: int) -> bool:
     has_curves = getattr(model, "probability", False) not in (False, "deprecated")
     if has_curves or model.solver != "block" or n_points == 1:
         return False
-    if model.client is not None:  # where a gang starts once for all points
+    if model._deployment.client is not None:  # where a gang starts once for all points
         return True
     if isinstance(model.kernel, str) and model.kernel == "linear":
         return False
@@ -300,7 +300,7 @@ class SVMSearchCV(AbstractSearchCV):
 
     @property
     def _has_gang(self) -> bool:
-        return self.estimator.client is not None
+        return self.estimator._deployment.client is not None
 
     def _own_scorers(self) -> dict[str, Any]:
         return self._name_scorers()
@@ -410,10 +410,11 @@ def _check_base(estimator: Any) -> None:
             f"SVMSearchCV(estimator=...) must be an SVC or SVR of dsgd.svm. Got {estimator!r}. Use GridSearchCV for "
             "pipelines and other estimators, or transform the rows before."
         )
-    if estimator.checkpoint is not None or estimator.resume_from is not None:
+    gang = estimator._deployment
+    if gang.checkpoint is not None or gang.resume_from is not None:
         raise IncompatiblePartsError(
-            f"SVMSearchCV writes no checkpoints: {type(estimator).__name__}(checkpoint=..., resume_from=...) does not "
-            "go with it. Leave both out, and set them on an estimator of best_params_."
+            "SVMSearchCV writes no checkpoints: client=Gang(checkpoint=..., resume_from=...) does not go with it. "
+            "Leave both out, and set them on an estimator of best_params_."
         )
 
 

@@ -11,6 +11,7 @@ from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+    from dsgd.runtime.deployment import Gang
     from dsgd.runtime.gang.client import client_for, client_of, close_own_cluster, connect_client
     from dsgd.runtime.gang.job import run_on_cluster
     from dsgd.runtime.logs import JsonFormatter, RankFilter
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Checkpoint",
     "FailurePolicy",
+    "Gang",
     "GangResult",
     "JsonFormatter",
     "Mail",
@@ -46,6 +48,7 @@ __getattr__ = loaded_on_use(
     __name__,
     {
         ".checkpoints.checkpoint": "Checkpoint",
+        ".deployment": "Gang",
         ".gang.client": "client_for client_of close_own_cluster connect_client",
         ".gang.job": "run_on_cluster",
         ".logs": "JsonFormatter RankFilter",

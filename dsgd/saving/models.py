@@ -5,7 +5,7 @@ of dsgd, the time, and the model: the name of its class, its parameters and its 
 `dsgd.saving.values` writes them.
 
 Whatever a model keeps is written, by its type: no attribute is listed. What cannot be written is an error, but for what
-tells of the training and not of the model; and where a fit ran (`_OF_PLACES`) is left out, so that a file from
+tells of the training and not of the model; and where a fit ran (`PLACES`) is left out, so that a file from
 elsewhere says neither what a further fit reads nor where it writes.
 """
 
@@ -25,13 +25,11 @@ from sklearn.utils import get_tags
 from dsgd.errors import ModelFileError
 from dsgd.files import regular
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
+from dsgd.runtime.deployment import PLACES, Gang, as_gang
 from dsgd.saving.registry import ESTIMATORS, check_use, zeros
 from dsgd.saving.values import Reader, UnsavedError, Writer
 
 _FILES: Final = Container("a model", b"DSGDMODL", 1)
-
-#: Parameters that say where a fit runs, reads and writes, which is no part of a model.
-_OF_PLACES: Final = ("client", "workers", "checkpoint", "resume_from")
 
 
 class SavingMixin:
@@ -48,8 +46,8 @@ class SavingMixin:
 
         The file has the parameters and all fitted attributes. Predictions of the loaded model are the same, bit for
         bit, and ``partial_fit`` continues as it would have. Left out are the cluster and the folders of checkpoints
-        (``client``, ``workers``, ``checkpoint``, ``resume_from``), callbacks, metadata requests, the ledger, and
-        reports that are not plain data.
+        (of a `dsgd.Gang` its ``client``, ``workers``, ``checkpoint`` and ``resume_from``), callbacks, metadata
+        requests, the ledger, and reports that are not plain data.
 
         Parameters
         ----------
@@ -182,10 +180,11 @@ def _write_estimator(model: Any, to: Writer) -> list[Any]:
             f"{name}(param_grid=...) has {', '.join(sorted(places))}, and a file of a model does not say where fits "
             "run, read and write. Leave it out of the grid."
         )
+    if "client" in given:
+        gang = as_gang(given["client"]).placeless()
+        given["client"] = gang if gang.given() else None
     parameters = {
-        parameter: _written(to, f"{name}({parameter}=...)", parameter, value)
-        for parameter, value in given.items()
-        if parameter not in _OF_PLACES
+        parameter: _written(to, f"{name}({parameter}=...)", parameter, value) for parameter, value in given.items()
     }
     attributes = {}
     for attribute, value in model.__getstate__().items():
@@ -215,10 +214,13 @@ def _read_estimator(content: Any, of: Reader) -> Any:
         raise DamagedError(f"it holds a model of the unknown class {name!r}; this version of dsgd has {_all_names()}")
     kind: Any = getattr(import_module(ESTIMATORS[name]), name)
     known = kind._get_param_names()
-    _check_names(f"parameters of {name}", set(parameters).difference(known).union(set(parameters) & {*_OF_PLACES}))
+    _check_names(f"parameters of {name}", set(parameters).difference(known))
     hidden = (each for each in attributes if each in known or each.startswith("__") or _is_code(kind, each))
     _check_names(f"attributes of {name}", hidden)
     given = {parameter: of.named(parameter, coded) for parameter, coded in parameters.items()}
+    gang = given.get("client") or Gang()
+    if not isinstance(gang, Gang) or gang != gang.placeless():
+        raise DamagedError(f"it says where a fit of {name} runs, reads or writes: client={gang!r:.80}")
     _check_names(f"candidates of {name} with parameters", _places_in(given.get("param_grid")))
     model = kind(**given)
     vars(model).update({attribute: of.named(attribute, coded) for attribute, coded in attributes.items()})
@@ -239,7 +241,7 @@ def _places_in(grid: Any) -> set[str]:
 
 
 def _is_place(parameter: str) -> bool:
-    return parameter.rpartition("__")[2] in _OF_PLACES
+    return parameter.rpartition("__")[2] in PLACES
 
 
 def _check_names(what: str, wrong: Iterable[str]) -> None:

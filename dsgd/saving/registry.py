@@ -66,7 +66,7 @@ _RECORDS: Final = {
     "dsgd.comm.topology": ("AbstractTopology",),
     "dsgd.local": ("AbstractRule", "AbstractReduction", "AbstractCycle", "Importance"),
     "dsgd.local.features": ("RandomMap",),
-    "dsgd.runtime": ("Restart", "Shrink", "Timeouts"),
+    "dsgd.runtime": ("Gang", "Restart", "Shrink", "Timeouts"),
     "dsgd.svm": ("Elimination", "EliminationRecord"),
     "dsgd.preprocessing.layout": ("Layout", "Numbers", "OneHot"),
     "dsgd.runtime.checkpoints.checkpoint": ("SavedState",),

@@ -33,6 +33,7 @@ from dsgd.report import (
 )
 from dsgd.report.theme import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, Colour, ramp
 from dsgd.report.theme import PHASES as SHOWN_PHASES
+from dsgd.runtime.deployment import Gang
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, objective, place, score, spent
@@ -115,8 +116,7 @@ def _model(run: Run, where: Any, *, max_iter: int) -> SGDClassifier:
         # One rank has no peers: its epochs are not cut into rounds.
         sync=EpochAveraging() if run.every is None else LocalSGD(every=run.every),
         n_jobs=run.ranks,
-        client=where,
-        transport="auto" if isinstance(where, SimulatedCluster) else "tcp",
+        client=Gang(where, transport="auto" if isinstance(where, SimulatedCluster) else "tcp"),
     )
 
 

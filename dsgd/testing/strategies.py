@@ -13,6 +13,7 @@ import numpy as np
 from dsgd.estimators import SGDClassifier
 from dsgd.local import SGD, Momentum, Objective, make_shard
 from dsgd.local.objective import n_params
+from dsgd.runtime.deployment import Gang
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
@@ -123,8 +124,8 @@ def check_checkpoints_resume(strategy: AbstractStrategy[Any]) -> None:
     """Training that stops and resumes ends in the bits of training in one go."""
     X, y = _problem(120)
     with tempfile.TemporaryDirectory() as folder:
-        _estimator(strategy, n_jobs=3, max_iter=2, checkpoint=folder).fit(X, y)
-        resumed = _estimator(strategy, n_jobs=3, max_iter=4, resume_from=folder).fit(X, y)
+        _estimator(strategy, n_jobs=3, max_iter=2, client=Gang(checkpoint=folder)).fit(X, y)
+        resumed = _estimator(strategy, n_jobs=3, max_iter=4, client=Gang(resume_from=folder)).fit(X, y)
     whole = _estimator(strategy, n_jobs=3, max_iter=4).fit(X, y)
     require(
         _model(resumed) == _model(whole),
@@ -137,8 +138,8 @@ def check_goes_on_with_other_ranks(strategy: AbstractStrategy[Any]) -> None:
     """Two ranks resume from the checkpoint of three."""
     X, y = _problem(120)
     with tempfile.TemporaryDirectory() as folder:
-        _estimator(strategy, n_jobs=3, max_iter=2, checkpoint=folder).fit(X, y)
-        fewer = _estimator(strategy, n_jobs=2, max_iter=4, resume_from=folder).fit(X, y)
+        _estimator(strategy, n_jobs=3, max_iter=2, client=Gang(checkpoint=folder)).fit(X, y)
+        fewer = _estimator(strategy, n_jobs=2, max_iter=4, client=Gang(resume_from=folder)).fit(X, y)
     score = fewer.score(X, y)
     require(
         score > _REACHES,

@@ -16,7 +16,6 @@ from sklearn.utils import check_X_y
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, notifies_callbacks
@@ -34,11 +33,9 @@ from dsgd.inputs.validation import (
     split_off,
     take_best,
 )
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
+from dsgd.runtime.checkpoints.checkpoint import as_checkpoint
 from dsgd.runtime.rank import GangResult
-from dsgd.runtime.sharing import Workers, check_workers
 from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.timeouts import FailurePolicy, Timeouts, check_timeouts
 from dsgd.runtime.train import TrainJob, TrainResult, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
@@ -143,13 +140,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     restore_best: bool
     callbacks: Sequence[Any] | None
     verbose: int | bool
-    transport: TransportName
-    on_failure: FailurePolicy
-    checkpoint: Checkpoint | str | os.PathLike[str] | None
-    resume_from: str | os.PathLike[str] | None
-    timeouts: Timeouts | None
-    workers: Workers
-
+    _takes: ClassVar = ("on_failure", "checkpoint", "resume_from", "shrink")
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "history_")
 
     @property
@@ -291,7 +282,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             n_parts=n_parts,
             mean_weight=weight,
         )
-        strategy = bound_to(self._strategy(), flat)
+        strategy, gang = bound_to(self._strategy(), flat), self._deployment
         job = TrainJob(
             optimizer=self._optimizer(template, flat),
             strategy=strategy,
@@ -303,8 +294,8 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             scoring="accuracy" if self._is_classification else "r2",
             validates=watch is not None,
             restore_best=self.restore_best,
-            checkpoint=as_checkpoint(self.checkpoint),
-            resume_from=None if self.resume_from is None else os.fspath(self.resume_from),
+            checkpoint=as_checkpoint(gang.checkpoint),
+            resume_from=None if gang.resume_from is None else os.fspath(gang.resume_from),
             seed=seed,
             source={"rows": packer} | ({} if watch is None else {"validation": watch.identity}),
         )
@@ -392,8 +383,6 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         check_numbers(self, "batch_size", low=1, integer=True, optional=True)
         for flag in ("shuffle", "early_stopping", "restore_best"):
             check_bool(f"{name}({flag}=...)", getattr(self, flag))
-        check_timeouts(f"{name}(timeouts=...)", self.timeouts)
-        check_workers(f"{name}(workers=...)", self.workers)
         check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
         if self.passes is not None and not isinstance(self.passes, Passes):
             raise InvalidParameterError(f"{name}(passes=...) must be a dsgd.torch.Passes or None. Got {self.passes!r}.")
@@ -401,7 +390,11 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             raise InvalidParameterError(
                 f"{name}(module=...) must be a torch.nn.Module, or what makes one. Got {self.module!r}."
             )
-        if torch.device(self.device).type == "cuda" and self.client is None and not torch.cuda.is_available():
+        if (
+            torch.device(self.device).type == "cuda"
+            and self._deployment.client is None
+            and not torch.cuda.is_available()
+        ):
             raise InvalidParameterError(f"{name}(device={self.device!r}): torch finds no such device here.")
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
@@ -421,11 +414,12 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
     def _count_ranks(self) -> int:
         """Return how many ranks there will be; asked where rows are made on them."""
-        if isinstance(self.client, SimulatedCluster):
-            return int(self.client.ranks)
-        if self.client is None:
+        client = self._deployment.client
+        if isinstance(client, SimulatedCluster):
+            return int(client.ranks)
+        if client is None:
             return self._n_threads()
-        return self.n_jobs or sum(map(int, self.client.nthreads().values()))
+        return self.n_jobs or sum(map(int, client.nthreads().values()))
 
     # -- prediction ----------------------------------------------------------------------------------------------
 
@@ -476,7 +470,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters, options with a prefix among them; see scikit-learn."""
-        return {**super().get_params(deep=False), **self._prefixed()}
+        return {**super().get_params(deep), **self._prefixed()}
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, options with a prefix among them; see scikit-learn."""

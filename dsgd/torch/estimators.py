@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,15 +11,11 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import BlockSummary
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.prediction import AbstractClusterClassifier, AbstractClusterRegressor
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.sharing import Workers
-from dsgd.runtime.timeouts import FailurePolicy, Timeouts
 from dsgd.torch.estimator import AbstractTorchEstimator
 from dsgd.torch.parts import Passes
 from dsgd.torch.rows import BatchNormPolicy
@@ -98,21 +93,9 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         epochs a second; ``net.history`` holds those.
     verbose : int or bool, default 0
         Whether lines on progress are printed.
-    client : distributed.Client, SimulatedCluster or None, default None
-        Where ranks run. None trains arrays on threads of this process, and dask arrays on the current client or on a
-        local cluster.
-    transport : str, default "auto"
-        How ranks on a cluster exchange; see `dsgd.runtime.run_on_cluster`.
-    on_failure : str or policy, default "raise"
-        What happens when a worker is lost; see `dsgd.runtime.run_on_cluster`.
-    checkpoint : Checkpoint, path or None, default None
-        Where the state of training is written.
-    resume_from : "auto", path or None, default None
-        Checkpoints to continue from; "auto" are those of `checkpoint`, if there are any.
-    timeouts : Timeouts or None, default None
-        How long a fit on a cluster waits for what; see `dsgd.runtime.Timeouts`.
-    workers : list of str, dict of str to float, or None, default None
-        Workers that a fit on a cluster may use; see `dsgd.runtime.run_on_cluster`.
+    client : `dsgd.Gang`, distributed.Client, SimulatedCluster or None, default None
+        Where ranks run and how: a cluster, or a `dsgd.Gang`, of which all but ``elastic`` and ``out_of_core`` is taken.
+        None trains in this process.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
 
@@ -183,12 +166,6 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         callbacks: Sequence[Any] | None = None,
         verbose: int | bool = 0,
         client: Any = None,
-        transport: TransportName = "auto",
-        on_failure: FailurePolicy = "raise",
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        resume_from: str | os.PathLike[str] | None = None,
-        timeouts: Timeouts | None = None,
-        workers: Workers = None,
         **options: Any,
     ) -> None:
         self._store(locals())
@@ -274,9 +251,7 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         See `TorchClassifier`.
     shuffle, tol, early_stopping, validation_fraction, n_iter_no_change, scoring, restore_best, callbacks, verbose
         See `TorchClassifier`; validation rows are scored by R2 unless `scoring` says otherwise.
-    client, transport
-        See `TorchClassifier`.
-    on_failure, checkpoint, resume_from, timeouts, workers
+    client
         See `TorchClassifier`.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
@@ -314,12 +289,6 @@ class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
         callbacks: Sequence[Any] | None = None,
         verbose: int | bool = 0,
         client: Any = None,
-        transport: TransportName = "auto",
-        on_failure: FailurePolicy = "raise",
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        resume_from: str | os.PathLike[str] | None = None,
-        timeouts: Timeouts | None = None,
-        workers: Workers = None,
         **options: Any,
     ) -> None:
         self._store(locals())

@@ -28,6 +28,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from dsgd.runtime.deployment import Gang, as_gang
+
 # Objects of this process, which no call can make again: a cluster, or a random generator in some state.
 _LEFT_OUT: Final = ("client", "random_state")
 
@@ -59,7 +61,12 @@ def estimator_line(estimator: Any) -> str:
     given = _given(estimator)
     # The tuned parameters come first.
     given.sort(key=lambda text: text.split("=")[0] not in ("loss", "sync", "learning_rate", "eta0"))
-    if client_lines(estimator.client):
+    gang = as_gang(estimator.client)
+    fields = [f"{name}={call_text(value)}" for name, value in gang.given().items()]
+    client = ["client"] if client_lines(gang.client) else []
+    if fields:
+        given.append(f"client=Gang({', '.join([*client, *fields])})")
+    elif client:
         given.append("client=client")
     return f"{type(estimator).__name__}({', '.join(given)})"
 
@@ -101,6 +108,8 @@ def import_lines(estimator: Any) -> list[str]:
     parts = [value for value in estimator.get_params(deep=False).values() if _is_part(value)]
     while parts:
         part = parts.pop()
+        if isinstance(part, Gang) and not part.given():
+            continue
         package = ".".join(type(part).__module__.split(".")[:2])
         if package == "dsgd.sim":
             continue

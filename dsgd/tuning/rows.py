@@ -94,7 +94,8 @@ def place_rows(
         return _rows_of(looks, X, y, None)
     from dsgd.runtime.gang.cluster import Cluster
 
-    cluster = Cluster(client, estimator.timeouts, estimator.workers)
+    gang = estimator._deployment
+    cluster = Cluster(client, gang.timeouts, gang.workers)
     if is_distributed(X):
         blocks = cluster.compute(to_delayed_blocks(X, y, None, build=make_block))
     else:

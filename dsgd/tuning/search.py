@@ -146,7 +146,7 @@ def tune(
         )
     if budget == math.inf:
         raise InvalidParameterError("tune(budget=...) must be a number of seconds. Got inf.")
-    client = estimator.client if client is None else client
+    client = estimator._deployment.client if client is None else client
     if isinstance(client, SimulatedCluster):
         raise InvalidParameterError(
             "tune(client=...) needs a real clock: a simulated cluster has none. Use dsgd.sim.CostModel for predictions."
@@ -196,7 +196,7 @@ class _Search:
         self._overheads = [_OVERHEAD_S["threads" if client is None else "cluster"]]
         self._classifies = estimator._is_classification
         self._fragments: list[Fragments] = []
-        self._estimator = clone(estimator).set_params(client=client)
+        self._estimator = clone(estimator).set_params(client__client=client)
         if client is None:
             self._ranks = count_threads(-1 if estimator.n_jobs is None else estimator.n_jobs)
             self._estimator.set_params(n_jobs=self._ranks if self._ranks > 1 else estimator.n_jobs)
@@ -348,8 +348,8 @@ class _Search:
             random_state=self._seed,
             verbose=0,
             warm_start=False,
-            checkpoint=None,
-            resume_from=None,
+            client__checkpoint=None,
+            client__resume_from=None,
         )
         begin = time.perf_counter()
         model.set_callbacks(_Deadline(begin + max(seconds, overhead_s)))

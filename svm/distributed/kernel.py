@@ -59,6 +59,7 @@ from dsgd.runtime.checkpoints.checkpoint import (
     share,
 )
 from dsgd.runtime.checkpoints.container import describe
+from dsgd.runtime.deployment import as_gang
 from dsgd.runtime.rank import Rank
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernels.functions import Kernel, is_far, is_sparse_cheaper, row_sums, survey, width_of
@@ -74,8 +75,7 @@ _EVERY_S: Final = 0.5
 #: Parameters that say where and how fast a problem is solved, and how exactly, but not which.
 _FREE: Final = frozenset(
     (
-        *("cache_size", "checkpoint", "client", "elimination", "max_iter", "n_jobs", "on_failure"),
-        *("resume_from", "shrinking", "solver", "tol", "transport", "verbose"),
+        *("cache_size", "client", "elimination", "max_iter", "n_jobs", "shrinking", "solver", "tol", "verbose"),
         *("break_ties", "decision_function_shape", "random_state"),
     )
 )
@@ -93,14 +93,15 @@ class Saving:
 
 def saving_of(model: Any, content: Callable[[], int]) -> Saving | None:
     """Return where a model, not fitted, wants its variables written; None if nowhere."""
-    if model.checkpoint is None and model.resume_from is None:
+    gang = as_gang(model.client)
+    if gang.checkpoint is None and gang.resume_from is None:
         return None
     params = {name: value for name, value in model.get_params(deep=False).items() if name not in _FREE}
     params |= {"estimator": type(model).__name__, "classes": getattr(model, "classes_", None)}
     if params.get("probability", "deprecated") not in (False, "deprecated"):
         params["folds"] = model._fold_seed
-    resume_from = None if model.resume_from is None else os.fspath(model.resume_from)
-    return Saving(as_checkpoint(model.checkpoint), resume_from, describe(params), content())
+    resume_from = None if gang.resume_from is None else os.fspath(gang.resume_from)
+    return Saving(as_checkpoint(gang.checkpoint), resume_from, describe(params), content())
 
 
 class Progress:

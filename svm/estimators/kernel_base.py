@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, is_collection, validated
 from dsgd.inputs.blocks import Expected, Spread, Work
@@ -23,8 +22,6 @@ from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.named import known_columns
 from dsgd.inputs.prediction import classes_of
 from dsgd.progress import StopTraining
-from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint
-from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.distributed.dealing import Dealer
 from dsgd.svm.distributed.kernel import Gang, RowPacker, fit_on_rank
 from dsgd.svm.estimators.conversion import (
@@ -34,7 +31,6 @@ from dsgd.svm.estimators.conversion import (
     kernel_machine_from_sklearn,
     kernel_machine_to_sklearn,
 )
-from dsgd.svm.estimators.linear_base import check_restart
 from dsgd.svm.kernel_solver.elimination import Elimination, resolve_elimination
 from dsgd.svm.kernel_solver.problem import Posed, Solution
 from dsgd.svm.kernel_solver.solve import solve_dual
@@ -45,22 +41,6 @@ from dsgd.svm.kernels.rows import merge_rows, places_of
 from dsgd.svm.kernels.threads import Pool, count_threads, open_pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_n_jobs, check_number, warn_user
-
-
-def check_saving(name: str, checkpoint: Any, resume_from: Any) -> None:
-    """Refuse places of checkpoints that are none."""
-    for what, value, kinds in (
-        ("checkpoint", checkpoint, (str, os.PathLike, Checkpoint, type(None))),
-        ("resume_from", resume_from, (str, os.PathLike, type(None))),
-    ):
-        if not isinstance(value, kinds) or value == "":
-            also = " or a Checkpoint" if Checkpoint in kinds else ""
-            raise InvalidParameterError(f"{name}({what}=...) must be None, a folder, a URL{also}. Got {value!r}.")
-    if resume_from == AUTO and checkpoint is None:
-        raise InvalidParameterError(
-            f"{name}(resume_from='auto') resumes from the folder of the checkpoints: set checkpoint=... as well."
-        )
-
 
 #: Rows of a given kernel matrix at a time in prediction.
 _SLAB = 256
@@ -114,22 +94,10 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     n_jobs : int or None, default None
         Number of threads, on a cluster of each rank. None takes as many as BLAS may use, −1 all cores; on a cluster,
         both take the number of the worker.
-    client : distributed.Client or None, default None
-        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
-        the current client or on a local cluster, which is kept for later fits.
-    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
-        How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
-    on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
-        What happens when a machine with a rank fails: raise the error, or form new ranks over all rows on the remaining
-        workers, which continue from the saved coefficients (:ref:`svm-failures`).
-    checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
-        Folder or URL where rank 0 of a fit on a cluster writes the coefficients, every 30 seconds and at the end. A
-        folder with checkpoints of another fit is refused.
-    resume_from : str, path or None, default None
-        Folder or URL of checkpoints from which ``fit`` continues, with the same rows and parameters, on any number of
-        ranks. "auto" continues from the checkpoints in the folder of `checkpoint`, or starts from the beginning if it
-        has none.
+    client : `dsgd.Gang`, distributed.Client or None, default None
+        Where to train and how: a cluster, one rank per worker process, or a `dsgd.Gang`. It takes all of it but
+        ``elastic`` and ``out_of_core``: new ranks continue from the saved coefficients (:ref:`svm-failures`), which
+        rank 0 writes to `checkpoint`. None trains in this process.
 
     Attributes
     ----------
@@ -173,10 +141,6 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     verbose: bool
     max_iter: int
     elimination: str | Elimination
-    transport: TransportName
-    on_failure: FailurePolicy
-    checkpoint: Checkpoint | str | os.PathLike[str] | None
-    resume_from: str | os.PathLike[str] | None
     solver: str = "block"  # the only one but for SVC
 
     _n_support: AnyArray
@@ -205,6 +169,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     #: Whether coefficients sum to zero.
     _IS_BALANCED: ClassVar[bool] = True
 
+    _takes: ClassVar = ("on_failure", "checkpoint", "resume_from")
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "elimination_history_")
 
     def __sklearn_tags__(self) -> Any:
@@ -248,9 +213,6 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         check_number(f"{name}(cache_size=...)", self.cache_size, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=-1, integer=True)
         check_n_jobs(name, self.n_jobs)
-        check_transport(f"{name}(transport=...)", self.transport)
-        check_restart(name, self.on_failure)
-        check_saving(name, self.checkpoint, self.resume_from)
         self._policy()
         self._check_problem()
 
@@ -399,10 +361,11 @@ class AbstractKernelSVM(AbstractClusterEstimator):
 
     def _refuse_saving(self) -> None:
         """Refuse what only ranks on a cluster do, before a fit in this process."""
-        if self.checkpoint is not None or self.resume_from is not None:
+        gang = self._deployment
+        if gang.checkpoint is not None or gang.resume_from is not None:
             raise InvalidParameterError(
-                f"{type(self).__name__}(checkpoint=..., resume_from=...) is of fits on a cluster: one in this process "
-                "writes nothing. Pass client=..., or dask collections, or leave both at None."
+                f"{type(self).__name__}(client=Gang(checkpoint=..., resume_from=...)) is of fits on a cluster: one in "
+                "this process writes nothing. Pass a client, or dask collections, or leave both at None."
             )
 
     def _fit_on_cluster(
@@ -435,7 +398,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
                 else "float64",
                 sparse=filled[0].sparse,
             )
-            model = type(self)(**{**self.get_params(deep=False), "client": None})
+            model = type(self)(**{**self.get_params(deep=False), "client": replace(self._deployment, client=None)})
             model._fold_seed = self._fold_seed
             if classes is not None:
                 model.classes_ = self._check_classes(classes)

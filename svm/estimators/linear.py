@@ -16,14 +16,12 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
-from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind
 from dsgd.linear_model.base import ClassesMixin, forget_cluster
-from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.calibration import AbstractCalibrated, draw_seed, normalised
 from dsgd.svm.distributed.linear import HeldRows, HoldOut, LinearJob, LinearShare, Starts, fit_held_out
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
@@ -149,8 +147,6 @@ class LinearSVC(ClassesMixin, AbstractCalibrated, AbstractLinearClassifier, Abst
     penalize_intercept: bool = True
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks
     @takes_tables
@@ -442,8 +438,6 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     penalize_intercept: bool = True
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
 
     @notifies_callbacks
     @takes_tables

@@ -16,8 +16,7 @@ from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.collectives import Team
-from dsgd.comm.base import TransportName, check_transport
-from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.errors import IncompatiblePartsError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.blocks import Work
 from dsgd.inputs.docstrings import inherit_method_docs
@@ -25,7 +24,6 @@ from dsgd.inputs.rows import check_any_weight, check_sample_weight
 from dsgd.linear_model.base import run_on_blocks
 from dsgd.linear_model.fits import Packer
 from dsgd.runtime.pools import limit_blas
-from dsgd.runtime.timeouts import FailurePolicy, Shrink, as_policy
 from dsgd.svm.certify import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
 from dsgd.svm.estimators.conversion import linear_machine_from_sklearn, linear_machine_to_sklearn
@@ -34,15 +32,6 @@ from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_n_jobs, check_number, warn_user
-
-
-def check_restart(name: str, value: FailurePolicy) -> None:
-    """Refuse what is no policy, and to go on without rows."""
-    if isinstance(as_policy(f"{name}(on_failure=...)", value), Shrink):
-        raise InvalidParameterError(
-            f"{name}(on_failure={value!r}) would go on without the rows of the lost machine, but its gap is proven "
-            'over all rows. Take "restart", which brings them back, or "raise".'
-        )
 
 
 @inherit_method_docs
@@ -68,15 +57,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     penalize_intercept : bool, default True
         Whether the penalty includes the intercept, as in scikit-learn. False leaves it out exactly, and
         `intercept_scaling` then has no effect on the result.
-    client : distributed.Client or None, default None
-        Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
-        list of blocks or files, on the current client, else on a cluster of this machine.
-    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
-        How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
-    on_failure : {"raise", "restart"} or dsgd.runtime.Restart, default "raise"
-        What happens when a machine with a rank fails: raise the error, or form new ranks over all rows on the remaining
-        workers and start again.
+    client : `dsgd.Gang`, distributed.Client or None, default None
+        Where to train and how: a cluster, or a `dsgd.Gang`, of which `transport`, `timeouts`, `workers` and
+        `on_failure` are taken; after a failure new ranks start again. None trains in this process.
 
     Attributes
     ----------
@@ -103,9 +86,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     max_iter: int
     solver: str
     n_jobs: int | None
-    transport: TransportName
-    on_failure: FailurePolicy
     penalize_intercept: bool
+
+    _takes: ClassVar = ("on_failure",)
 
     #: One of those that have `LOSSES`.
     _TASK: ClassVar[str]
@@ -149,8 +132,6 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         check_bool(f"{name}(penalize_intercept=...)", self.penalize_intercept)
         check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
-        check_transport(f"{name}(transport=...)", self.transport)
-        check_restart(name, self.on_failure)
         check_n_jobs(name, self.n_jobs)
 
     def _solver(self) -> str:

@@ -8,7 +8,6 @@ start and tolerance as in LIBSVM.
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -16,13 +15,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import OutlierMixin
 
-from dsgd.comm.base import TransportName
 from dsgd.inputs import is_collection, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterRegressor
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, fill
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual, Posed
@@ -159,10 +155,6 @@ class SVR(AbstractKernelRegressor):
     elimination: str | Elimination = "auto"
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
-    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
-    resume_from: str | os.PathLike[str] | None = None
 
     def _check_problem(self) -> None:
         check_number("SVR(C=...)", self.C, low=0, open_low=True)
@@ -214,10 +206,6 @@ class NuSVR(AbstractKernelRegressor):
     elimination: str | Elimination = "auto"
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
-    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
-    resume_from: str | os.PathLike[str] | None = None
 
     def _check_problem(self) -> None:
         check_number("NuSVR(C=...)", self.C, low=0, open_low=True)
@@ -281,10 +269,6 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     elimination: str | Elimination = "auto"
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
-    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
-    resume_from: str | os.PathLike[str] | None = None
 
     @notifies_callbacks
     @takes_tables

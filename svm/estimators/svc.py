@@ -11,18 +11,14 @@ smaller, within a bound on steps, because division by such a margin would amplif
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.timeouts import FailurePolicy
 from dsgd.svm.estimators.classifiers import AbstractKernelClassifier
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -94,10 +90,6 @@ class SVC(AbstractKernelClassifier):
     solver: str = "block"
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
-    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
-    resume_from: str | os.PathLike[str] | None = None
 
     def _check_problem(self) -> None:
         check_number("SVC(C=...)", self.C, low=0, open_low=True)
@@ -186,10 +178,6 @@ class NuSVC(AbstractKernelClassifier):
     elimination: str | Elimination = "auto"
     n_jobs: int | None = None
     client: Any = None
-    transport: TransportName = "auto"
-    on_failure: FailurePolicy = "raise"
-    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
-    resume_from: str | os.PathLike[str] | None = None
 
     def _check_problem(self) -> None:
         check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)

@@ -27,7 +27,7 @@ import dsgd.runtime
 import dsgd.runtime.gang.job
 import dsgd.runtime.worker.member
 from chaos.gates import GatedPack, GatedProgram, Gates, gated_block
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.errors import DsgdError
 from dsgd.runtime import Checkpoint, Timeouts
 
@@ -172,11 +172,13 @@ def _estimator(order: FitOrder, client: Client) -> SGDClassifier:
         tol=None,
         max_iter=order.max_iter,
         random_state=0,
-        on_failure=order.policy,
-        transport=order.transport,
-        checkpoint=Checkpoint(folder, every_s=0.1) if order.checkpoint else None,
-        timeouts=Timeouts(peer=order.timeout_s, hung=order.hung_after_s, lease=order.lease_s),
-        client=client,
+        client=Gang(
+            client,
+            on_failure=order.policy,
+            transport=order.transport,
+            checkpoint=Checkpoint(folder, every_s=0.1) if order.checkpoint else None,
+            timeouts=Timeouts(peer=order.timeout_s, hung=order.hung_after_s, lease=order.lease_s),
+        ),
     )
 
 

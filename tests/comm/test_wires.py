@@ -15,7 +15,7 @@ from sklearn.datasets import make_classification
 
 import firewall
 import gang_programs as programs
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.comm.sockets.listener import parse_ports, split_address
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime.worker.wires import WireOptions, open_listener
@@ -41,7 +41,7 @@ def test_a_wire_of_another_package_may_carry_the_arrays(client: Client, tmp_path
     X, y = make_classification(600, 20, random_state=0)
 
     def fitted(transport: str) -> SGDClassifier:
-        model = SGDClassifier(max_iter=2, tol=None, sync=32, random_state=0, client=client, transport=transport)
+        model = SGDClassifier(max_iter=2, tol=None, sync=32, random_state=0, client=Gang(client, transport=transport))
         return model.fit(X, y)
 
     client.run(make_folders_in, str(tmp_path))
@@ -194,7 +194,7 @@ def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
     X, y = make_classification(600, 20, random_state=0)
 
     def train(client: Client, transport: Any) -> SGDClassifier:
-        model = SGDClassifier(max_iter=5, tol=None, sync=32, random_state=0, client=client, transport=transport)
+        model = SGDClassifier(max_iter=5, tol=None, sync=32, random_state=0, client=Gang(client, transport=transport))
         return model.fit(X, y)
 
     plain = train(client, "tcp")

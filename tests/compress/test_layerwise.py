@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from compressors import vector_of
+from dsgd import Gang
 from dsgd.collectives import Group, compressed_cost, compressed_mean
 from dsgd.compress import QSGD, ErrorFeedback, GTopK, Half, Layerwise, NonZero, PowerSGD, TopK
 from gangs import run_gang
@@ -134,8 +135,8 @@ def test_modules_train_layer_by_layer(tmp_path: Any) -> None:
         assert sent < 0.6 * all_sent
         assert weights(fit(by_layer, batch_size=batch)) == weights(small)
         folder = tmp_path / type(by_layer).__name__
-        fit(by_layer, batch_size=batch, max_epochs=5, checkpoint=str(folder))
-        assert weights(fit(by_layer, batch_size=batch, resume_from=str(folder))) == weights(small)
+        fit(by_layer, batch_size=batch, max_epochs=5, client=Gang(checkpoint=str(folder)))
+        assert weights(fit(by_layer, batch_size=batch, client=Gang(resume_from=str(folder)))) == weights(small)
 
 
 def test_patterns_that_match_nothing_are_named() -> None:

@@ -16,7 +16,7 @@ from distributed import Client
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 
-from dsgd import CustomLoss, SGDClassifier, SGDRegressor
+from dsgd import CustomLoss, Gang, SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidDataError, PartitionMismatchError
 from dsgd.kernel_approximation import RandomFeatures
@@ -99,7 +99,7 @@ def test_validation_scores_are_those_of_threads(client, data, rows):
     watch = {"X_val": X_val, "y_val": y_val, "sample_weight_val": np.arange(200.0)}
     options |= {"restore_best": True, "shuffle": rows != "dask"}
     given = (da.from_array(X, (400, -1)), da.from_array(y, 400)) if rows == "dask" else (X, y)
-    on_cluster = SGDClassifier(**options, client=client, out_of_core=rows == "files").fit(*given, **watch)
+    on_cluster = SGDClassifier(**options, client=Gang(client, out_of_core=rows == "files")).fit(*given, **watch)
     on_threads = SGDClassifier(**options, n_jobs=2).fit(X, y, **watch)
     assert on_cluster.history_[:, "valid_score"] == on_threads.history_[:, "valid_score"]
     assert on_cluster.best_epoch_ == on_threads.best_epoch_ < OPTIONS["max_iter"]

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from dsgd import CustomLoss, SGDClassifier, SGDRegressor
+from dsgd import CustomLoss, Gang, SGDClassifier, SGDRegressor
 from dsgd.errors import CheckpointError, IncompatiblePartsError, InvalidParameterError, ModelFileError
 from dsgd.kernels.sgd import run_rows
 from dsgd.local import SAGA
@@ -133,8 +133,8 @@ def test_it_travels_and_continues(tmp_path: Any) -> None:
     assert clone(whole).loss == HUBER == pickle.loads(pickle.dumps(HUBER)) == CustomLoss(huber, huber_slope, 1.0)
     assert_same(clone(pickle.loads(pickle.dumps(whole))).fit(X, Y), whole)
     folder = tmp_path / "checkpoints"
-    clone(whole).set_params(max_iter=2, checkpoint=folder).fit(X, Y)
-    assert_same(clone(whole).set_params(resume_from=folder).fit(X, Y), whole)
+    clone(whole).set_params(max_iter=2, client__checkpoint=folder).fit(X, Y)
+    assert_same(clone(whole).set_params(client__resume_from=folder).fit(X, Y), whole)
     parts = SGDRegressor(HUBER, shuffle=False, random_state=0)
     for _ in range(3):
         parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, Y)
@@ -152,17 +152,17 @@ def expectile(level: float) -> CustomLoss:
 def test_a_checkpoint_of_another_loss_is_refused(tmp_path: Any) -> None:
     """Losses whose functions have equal names and other numbers or code are others; the same, made again, goes on."""
     folder, whole = tmp_path / "checkpoints", fitted(SGDRegressor, expectile(0.9), X, Y)
-    fitted(SGDRegressor, expectile(0.9), X, Y, checkpoint=folder)
-    assert_same(fitted(SGDRegressor, expectile(0.9), X, Y, resume_from=folder), whole)
+    fitted(SGDRegressor, expectile(0.9), X, Y, client=Gang(checkpoint=folder))
+    assert_same(fitted(SGDRegressor, expectile(0.9), X, Y, client=Gang(resume_from=folder)), whole)
     with pytest.raises(CheckpointError, match=r"loss\.value was .*lambda"):
-        fitted(SGDRegressor, expectile(0.8), X, Y, resume_from=folder)
+        fitted(SGDRegressor, expectile(0.8), X, Y, client=Gang(resume_from=folder))
     square, half = (
         CustomLoss(lambda y, p: (p - y) ** 2, lambda y, p: 2.0 * (p - y)),
         CustomLoss(lambda y, p: 0.5 * (p - y) ** 2, lambda y, p: p - y),
     )
-    fitted(SGDRegressor, square, X, Y, checkpoint=tmp_path / "square")
+    fitted(SGDRegressor, square, X, Y, client=Gang(checkpoint=tmp_path / "square"))
     with pytest.raises(CheckpointError, match=r"loss\.slope was .*lambda"):
-        fitted(SGDRegressor, half, X, Y, resume_from=tmp_path / "square")
+        fitted(SGDRegressor, half, X, Y, client=Gang(resume_from=tmp_path / "square"))
 
 
 def test_what_needs_the_name_of_a_loss_is_refused_or_left_out(tmp_path: Any) -> None:

@@ -12,7 +12,7 @@ from sklearn.linear_model import GammaRegressor, PoissonRegressor, QuantileRegre
 from sklearn.metrics import d2_tweedie_score
 from sklearn.model_selection import ShuffleSplit
 
-from dsgd import SGDClassifier, SGDRegressor, load
+from dsgd import Gang, SGDClassifier, SGDRegressor, load
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.local import SAGA, SVRG, Objective, make_shard
 from dsgd.local.base import Evaluation
@@ -130,7 +130,7 @@ def test_targets_without_a_meaning_are_refused(loss: str, bad: float) -> None:
         lambda: model_of(loss).fit(X, y),
         lambda: model_of(loss, n_jobs=2, sync=50).fit(X, y),
         lambda: model_of(loss).fit(halves),
-        lambda: model_of(loss, out_of_core=True).fit(X, y),
+        lambda: model_of(loss, client=Gang(out_of_core=True)).fit(X, y),
         lambda: model_of(loss, client=SimulatedCluster(2)).fit(halves),
         lambda: model_of(loss).partial_fit(X, y),
         lambda: model_of(loss).fit(X, good, X_val=X, y_val=y),

@@ -8,7 +8,7 @@ from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
 
 import dsgd
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SAGA
 from dsgd.model_selection import SGDSearchCV
@@ -98,7 +98,9 @@ def test_one_number_decides_when_to_stop():
 
 def test_rows_on_disk_and_packed_rows_have_the_same_bits():
     """Packed rows and rows in a file make the model of rows in memory."""
-    whole, on_disk = (fitted(shuffle=False, max_iter=3, out_of_core=out_of_core) for out_of_core in (False, True))
+    whole, on_disk = (
+        fitted(shuffle=False, max_iter=3, client=Gang(out_of_core=out_of_core)) for out_of_core in (False, True)
+    )
     np.testing.assert_array_equal(on_disk.coef_, whole.coef_)
     rows = dsgd.Rows(X, Y)
     np.testing.assert_array_equal(SGDClassifier(**SOFTMAX.get_params()).fit(rows).coef_, fitted().coef_)

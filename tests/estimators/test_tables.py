@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 from sklearn.base import clone
 
-from dsgd import Rows, SGDClassifier, SGDRegressor, load
+from dsgd import Gang, Rows, SGDClassifier, SGDRegressor, load
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.linear_model import Lasso
@@ -84,7 +84,7 @@ def test_files_train_the_model_of_their_rows(
     folder: Path, wanted: SGDClassifier, where: str, *, out_of_core: bool
 ) -> None:
     """Whatever the format, the model is that of the rows in memory, encoded before, to the bit; so is its score."""
-    found = model(out_of_core=out_of_core).fit(str(folder / where), "y", sample_weight="w")
+    found = model(client=Gang(out_of_core=out_of_core)).fit(str(folder / where), "y", sample_weight="w")
     np.testing.assert_array_equal(found.coef_, wanted.coef_)
     assert found.score(folder / where, "y") == wanted.score(found.encoder_.transform(table()), table().y)
     np.testing.assert_array_equal(found.predict(str(folder / where)), found.predict(table()))
@@ -108,7 +108,7 @@ def test_workers_read_the_pieces_of_files(folder: Path, client: Client, wanted: 
     frame = table()
     alone = model().fit(str(folder / "parts"), "y", sample_weight="w")
     for out_of_core in (False, True):
-        found = model(client=client, out_of_core=out_of_core).fit(str(folder / "parts"), "y", sample_weight="w")
+        found = model(client=Gang(client, out_of_core=out_of_core)).fit(str(folder / "parts"), "y", sample_weight="w")
         assert found.encoder_._layout == alone.encoder_._layout
         assert found.score(frame, "y") > wanted.score(alone.encoder_.transform(frame), frame.y) - 0.05
         assert sum(rank["rows"] for rank in found.fit_report_["stats"]) == frame.w.sum()

@@ -18,7 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dsgd
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.errors import CheckpointError, DsgdError, InvalidDataError, InvalidParameterError
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.preprocessing import ColumnEncoder
@@ -258,9 +258,9 @@ def test_the_best_model_outlives_an_interruption(tables: Any, tmp_path: Path) ->
     whole = SGDClassifier(**options, max_iter=EPOCHS).fit(X, y, X_val=X_val, y_val=y_val)
     n_first = whole.best_epoch_ + 1
     assert n_first < EPOCHS
-    first = SGDClassifier(**options, max_iter=n_first, checkpoint=Checkpoint(tmp_path))
+    first = SGDClassifier(**options, max_iter=n_first, client=Gang(checkpoint=Checkpoint(tmp_path)))
     first.fit(X, y, X_val=X_val, y_val=y_val)
-    resumed = SGDClassifier(**options, max_iter=EPOCHS, resume_from=tmp_path)
+    resumed = SGDClassifier(**options, max_iter=EPOCHS, client=Gang(resume_from=tmp_path))
     resumed.fit(X, y, X_val=X_val, y_val=y_val)
     assert resumed.coef_.tobytes() == whole.coef_.tobytes()
     assert resumed.history_[:, "valid_score"] == whole.history_[:, "valid_score"]

@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from compressors import COMPRESSORS
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.comm.topology import Star
 from dsgd.compress import ErrorFeedback, Layerwise, PowerSGD, RandomK, Sign, TopK
 from dsgd.kernel_approximation import RandomFeatures
@@ -109,14 +109,14 @@ def test_every_way_ends_in_the_bits_of_one_fit(options: dict[str, Any], rows: st
     whole = SGDClassifier(**settings, max_iter=EPOCHS).fit(X, y)
     cluster = SimulatedCluster(3, "10GbE")
     simulated = SGDClassifier(**{**settings, "n_jobs": None, "client": cluster}, max_iter=EPOCHS).fit(X, y)
-    SGDClassifier(**settings, max_iter=2, checkpoint=tmp_path).fit(X, y)
-    resumed = SGDClassifier(**settings, max_iter=EPOCHS, resume_from=tmp_path).fit(X, y)
+    SGDClassifier(**settings, max_iter=2, client=Gang(checkpoint=tmp_path)).fit(X, y)
+    resumed = SGDClassifier(**settings, max_iter=EPOCHS, client=Gang(resume_from=tmp_path)).fit(X, y)
     parts = SGDClassifier(**settings)
     for _ in range(EPOCHS):
         parts = pickle.loads(pickle.dumps(parts)).partial_fit(X, y, classes=[0, 1, 2])
     assert {model_of(model) for model in (simulated, resumed, parts)} == {model_of(whole)}
     assert parts.t_ == whole.t_
-    fewer = SGDClassifier(**{**settings, "n_jobs": 2}, max_iter=2 * EPOCHS, resume_from=tmp_path).fit(X, y)
+    fewer = SGDClassifier(**{**settings, "n_jobs": 2}, max_iter=2 * EPOCHS, client=Gang(resume_from=tmp_path)).fit(X, y)
     for model in (fewer, parts.partial_fit(X[:50], y[:50])):
         assert model.score(X, y) > 0.4
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsgd import Gang
 from dsgd.local import Momentum, make_shard
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ADMM, SCAFFOLD, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
@@ -88,12 +89,12 @@ def test_every_strategy_goes_on_from_a_checkpoint(member: Member, oracle: Any, t
     fit: dict[str, Any] = {"strategy": member.strategy, "rule": rule, "n_jobs": 3}
     whole = oracle.estimator(**fit, max_iter=4).fit(X, y)
     # The second epoch is not the last one planned: one-shot averaging waits for that.
-    oracle.estimator(**fit, max_iter=2, checkpoint=tmp_path).fit(X, y)
-    resumed = oracle.estimator(**fit, max_iter=4, resume_from=tmp_path).fit(X, y)
+    oracle.estimator(**fit, max_iter=2, client=Gang(checkpoint=tmp_path)).fit(X, y)
+    resumed = oracle.estimator(**fit, max_iter=4, client=Gang(resume_from=tmp_path)).fit(X, y)
     if "OneShot" not in repr(member):
         assert oracle.model(resumed) == oracle.model(whole)
     if oracle != LINEAR:
-        fewer = oracle.estimator(**{**fit, "n_jobs": 2}, max_iter=4, resume_from=tmp_path).fit(X, y)
+        fewer = oracle.estimator(**{**fit, "n_jobs": 2}, max_iter=4, client=Gang(resume_from=tmp_path)).fit(X, y)
         assert fewer.score(X, y) > 0.7
 
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.kernels.state import INTERCEPT_RATE
@@ -161,8 +161,8 @@ def test_other_rows_or_ranks_begin_anew(reduction: Any, tmp_path: Path) -> None:
         model.partial_fit(X, y)
     np.testing.assert_allclose(model.coef_, optimum(X, y).coef_, atol=1e-6)
     fit = {**FIT, "sync": MinibatchSGD(20), "optimizer": type(reduction)(0.4)}
-    SGDClassifier(**fit, n_jobs=3, max_iter=3, checkpoint=tmp_path).fit(X, y)
-    other = SGDClassifier(**fit, n_jobs=2, max_iter=200, resume_from=tmp_path).fit(X, y)
+    SGDClassifier(**fit, n_jobs=3, max_iter=3, client=Gang(checkpoint=tmp_path)).fit(X, y)
+    other = SGDClassifier(**fit, n_jobs=2, max_iter=200, client=Gang(resume_from=tmp_path)).fit(X, y)
     np.testing.assert_allclose(other.coef_, optimum(X, y).coef_, atol=1e-6)
 
 
@@ -172,7 +172,7 @@ def test_rows_may_be_in_a_file_or_in_single_precision() -> None:
     X, y, _ = problem()
     fit = {**FIT, "optimizer": SVRG(), "max_iter": 100}
     inside = SGDClassifier(**fit).fit(X, y)
-    assert SGDClassifier(**fit, out_of_core=True).fit(X, y).coef_.tobytes() == inside.coef_.tobytes()
+    assert SGDClassifier(**fit, client=Gang(out_of_core=True)).fit(X, y).coef_.tobytes() == inside.coef_.tobytes()
     for reduction in METHODS:
         single = SGDClassifier(**{**fit, "optimizer": reduction}).fit(X.astype(np.float32), y)
         np.testing.assert_allclose(single.coef_, inside.coef_, atol=1e-5)

@@ -206,7 +206,7 @@ def test_threads_and_files_change_no_bit():
     options = {"scoring": "neg_log_loss", "cv": 3}
     scores = [
         SGDSearchCV(each, grid, n_jobs=n_jobs, **options).fit(X, Y).cv_results_["mean_test_score"]
-        for each, n_jobs in ((model, None), (model, 3), (clone(model).set_params(out_of_core=True), 2))
+        for each, n_jobs in ((model, None), (model, 3), (clone(model).set_params(client__out_of_core=True), 2))
     ]
     np.testing.assert_array_equal(scores[0], scores[1])
     np.testing.assert_array_equal(scores[0], scores[2])

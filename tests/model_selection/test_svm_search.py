@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dsgd.model_selection.svm_search as chains
+from dsgd import Gang
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.model_selection import SVMSearchCV
 from dsgd.svm import SVC, SVR, NuSVC
@@ -157,7 +158,7 @@ def test_a_model_that_cannot_be_trained_has_the_error_score(route):
         (make_pipeline(StandardScaler(), SVC()), {"svc__C": [1.0]}, InvalidParameterError, "pipelines"),
         (svm.SVC(), {"C": [1.0]}, InvalidParameterError, "of dsgd.svm"),
         (NuSVC(), {"nu": [0.1]}, InvalidParameterError, "of dsgd.svm"),
-        (SVC(checkpoint="there"), {"C": [1.0]}, IncompatiblePartsError, "checkpoints"),
+        (SVC(client=Gang(checkpoint="there")), {"C": [1.0]}, IncompatiblePartsError, "checkpoints"),
         (SVC(), {"C": [1.0, -1.0]}, InvalidParameterError, "C="),
         (SVC(), [], InvalidParameterError, "no candidate"),
     ],

@@ -20,7 +20,7 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.base import clone
 
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.comm.topology import Ring
 from dsgd.comm.topology.mixing import mixing_matrix
 from dsgd.compress import TopK
@@ -183,16 +183,19 @@ def test_checkpoints_of_another_fit_are_not_written_over(n_jobs: int, rows: Any,
     """A second fit with the same folder is refused before it has done anything, unless it is told to overwrite."""
     options: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0, "n_jobs": n_jobs, "sync": 64}
     place = Checkpoint(tmp_path, every_s=0)
-    SGDClassifier(**options, checkpoint=place).fit(*rows)
+    SGDClassifier(**options, client=Gang(checkpoint=place)).fit(*rows)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    for other in (SGDClassifier(**options, checkpoint=place), SGDRegressor(**options, checkpoint=tmp_path)):
+    for other in (
+        SGDClassifier(**options, client=Gang(checkpoint=place)),
+        SGDRegressor(**options, client=Gang(checkpoint=tmp_path)),
+    ):
         with pytest.raises(CheckpointError, match=r"another fit.*resume_from='auto'.*overwrite=True"):
             other.fit(*rows)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     other = {**options, "alpha": 0.01, "max_iter": 2}
-    fresh = SGDClassifier(**other, checkpoint=Checkpoint(tmp_path, overwrite=True)).fit(*rows)
+    fresh = SGDClassifier(**other, client=Gang(checkpoint=Checkpoint(tmp_path, overwrite=True))).fit(*rows)
     # Not of the fit before, though that was further on.
-    again = SGDClassifier(**other, resume_from=tmp_path).fit(*rows)
+    again = SGDClassifier(**other, client=Gang(resume_from=tmp_path)).fit(*rows)
     assert again.coef_.tobytes() == fresh.coef_.tobytes()
 
 
@@ -210,7 +213,7 @@ def test_auto_begins_or_goes_on(n_jobs: int, rows: Any, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="alpha"):
         SGDClassifier(**options, **place, alpha=0.5).fit(*rows)
     with pytest.raises(InvalidParameterError, match="set checkpoint="):
-        SGDClassifier(**options, resume_from="auto").fit(*rows)
+        SGDClassifier(**options, client=Gang(resume_from="auto")).fit(*rows)
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
@@ -225,11 +228,13 @@ def test_other_rows_are_refused_by_another_number_of_ranks(
     options: dict[str, Any] = {"max_iter": 2, "tol": None, "random_state": 0, "sync": 64}
     options["early_stopping"] = early_stopping
     weights = np.linspace(0.5, 2.5, len(y))
-    first = SGDClassifier(**options, n_jobs=3, checkpoint=tmp_path).fit(as_form(X), y, sample_weight=weights)
+    first = SGDClassifier(**options, n_jobs=3, client=Gang(checkpoint=tmp_path)).fit(
+        as_form(X), y, sample_weight=weights
+    )
     assert first.fit_report_["ranks"] == 3
 
     def resume(X: Any, y: Any, weights: Any) -> None:
-        SGDClassifier(**options, n_jobs=2, resume_from=tmp_path).fit(as_form(X), y, sample_weight=weights)
+        SGDClassifier(**options, n_jobs=2, client=Gang(resume_from=tmp_path)).fit(as_form(X), y, sample_weight=weights)
 
     # Which rows are held out depends on where they are.
     order = np.arange(len(y)) if early_stopping else np.random.default_rng(0).permutation(len(y))
@@ -269,7 +274,7 @@ def test_a_disk_that_is_full_for_a_moment_ends_no_fit(
     def fit_with(disk: _Disk, every_s: float) -> SGDClassifier:
         monkeypatch.setattr(checkpoint, "write", disk.write)
         place = Checkpoint(tmp_path, every_s=every_s, overwrite=True)
-        return SGDClassifier(**options, checkpoint=place).fit(*rows)
+        return SGDClassifier(**options, client=Gang(checkpoint=place)).fit(*rows)
 
     moment = _Disk(lambda call: call in (2, 3, 5))
     assert fit_with(moment, 0).coef_.tobytes() == whole.coef_.tobytes()
@@ -305,11 +310,11 @@ def test_an_object_store(rows: Any) -> None:
     X, y = rows
     options = {"max_iter": 6, "tol": None, "random_state": 0, "n_jobs": 2}
     whole = SGDClassifier(**options).fit(X, y)
-    SGDClassifier(**options | {"max_iter": 3}, checkpoint=Checkpoint(url, every_s=0)).fit(X, y)
+    SGDClassifier(**options | {"max_iter": 3}, client=Gang(checkpoint=Checkpoint(url, every_s=0))).fit(X, y)
     names = [path.rsplit("/", 1)[-1] for path in fsspec.filesystem("memory").ls(url, detail=False)]
     assert len(names) == 3
     assert "newest.json" in names
-    resumed = SGDClassifier(**options, resume_from=url).fit(X, y)
+    resumed = SGDClassifier(**options, client=Gang(resume_from=url)).fit(X, y)
     assert resumed.coef_.tobytes() == whole.coef_.tobytes()
     assert (resumed.n_iter_, resumed.t_, resumed.loss_curve_) == (whole.n_iter_, whole.t_, whole.loss_curve_)
 
@@ -328,9 +333,9 @@ def test_an_object_store(rows: Any) -> None:
 def test_another_job_is_refused(change: dict[str, Any], named: str, rows: Any, tmp_path: Path) -> None:
     """A checkpoint of other parameters is refused by the name of what differs."""
     options: dict[str, Any] = {"max_iter": 2, "tol": None, "random_state": 0, "sync": 32}
-    SGDClassifier(**options, checkpoint=tmp_path).fit(*rows)
+    SGDClassifier(**options, client=Gang(checkpoint=tmp_path)).fit(*rows)
     with pytest.raises(CheckpointError, match=named):
-        SGDClassifier(**options | change, resume_from=tmp_path).fit(*rows)
+        SGDClassifier(**options | change, client=Gang(resume_from=tmp_path)).fit(*rows)
 
 
 LOSS = """
@@ -365,27 +370,27 @@ def test_other_rows_are_refused(rows: Any, tmp_path: Path) -> None:
     """Rows of another number or content are not trained on as if they were the same."""
     X, y = rows
     options = {"max_iter": 2, "tol": None, "random_state": 0}
-    SGDRegressor(**options, checkpoint=tmp_path).fit(X, y)
+    SGDRegressor(**options, client=Gang(checkpoint=tmp_path)).fit(X, y)
     with pytest.raises(CheckpointError, match="500 rows, this fit has 499"):
-        SGDRegressor(**options, resume_from=tmp_path).fit(X[1:], y[1:])
+        SGDRegressor(**options, client=Gang(resume_from=tmp_path)).fit(X[1:], y[1:])
     with pytest.raises(CheckpointError, match="other rows"):
-        SGDRegressor(**options, resume_from=tmp_path).fit(X, -y)
+        SGDRegressor(**options, client=Gang(resume_from=tmp_path)).fit(X, -y)
 
 
 def test_a_damaged_file_is_told_to_the_user(rows: Any, tmp_path: Path) -> None:
     """The estimator warns when it resumed from an older checkpoint, and still ends in the same bits."""
     options = {"max_iter": 6, "tol": None, "random_state": 0}
-    whole = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path, every_s=0)).fit(*rows)
+    whole = SGDClassifier(**options, client=Gang(checkpoint=Checkpoint(tmp_path, every_s=0))).fit(*rows)
     newest = max(tmp_path.glob("*.dsgd"))
     newest.write_bytes(newest.read_bytes()[:-1])
     with pytest.warns(RuntimeWarning, match="its checksum is wrong"):
-        resumed = SGDClassifier(**options, resume_from=tmp_path).fit(*rows)
+        resumed = SGDClassifier(**options, client=Gang(resume_from=tmp_path)).fit(*rows)
     assert resumed.coef_.tobytes() == whole.coef_.tobytes()
 
 
 def test_partial_fit_writes_none(rows: Any, tmp_path: Path) -> None:
     """Checkpoints are of ``fit``: a step of the user's own loop neither writes nor reads them."""
-    model = SGDClassifier(checkpoint=tmp_path, resume_from=tmp_path, random_state=0)
+    model = SGDClassifier(client=Gang(checkpoint=tmp_path, resume_from=tmp_path), random_state=0)
     model.partial_fit(*rows, classes=[-1.0, 1.0])
     assert not list(tmp_path.iterdir())
 
@@ -393,10 +398,10 @@ def test_partial_fit_writes_none(rows: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        *((partial(SGDClassifier, checkpoint=bad), "checkpoint") for bad in (3, "")),
-        (partial(SGDClassifier, resume_from=Checkpoint("x")), "resume_from"),
-        (partial(SGDClassifier, on_failure="retry"), "on_failure"),
-        (partial(SGDClassifier, elastic=1), "elastic"),
+        *((partial(SGDClassifier, client=Gang(checkpoint=bad)), "checkpoint") for bad in (3, "")),
+        (partial(SGDClassifier, client=Gang(resume_from=Checkpoint("x"))), "resume_from"),
+        (partial(SGDClassifier, client=Gang(on_failure="retry")), "on_failure"),
+        (partial(SGDClassifier, client=Gang(elastic=1)), "elastic"),
         *((partial(Checkpoint, path=bad), "Checkpoint") for bad in (1, "")),
         (partial(Checkpoint, "x", every_s=-1), "Checkpoint"),
         (partial(Checkpoint, "x", keep=0), "Checkpoint"),
@@ -413,7 +418,7 @@ def test_a_policy_is_a_value(policy: type[Restart | Shrink]) -> None:
     """A number of failures is checked when it is given, and the policy is cloned, pickled and compared by it."""
     with pytest.raises(InvalidParameterError, match=f"{policy.__name__}\\(at_most="):
         policy(at_most=-1)
-    model = clone(SGDClassifier(on_failure=policy(at_most=7)))
+    model = clone(SGDClassifier(client=Gang(on_failure=policy(at_most=7))))
     assert pickle.loads(pickle.dumps(model)).on_failure == policy(at_most=7)
     assert policy(at_most=7) != policy()
 
@@ -422,7 +427,7 @@ def test_nothing_to_go_on_from(rows: Any, tmp_path: Path) -> None:
     """An empty or missing folder is an error, not a fit from the start."""
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(CheckpointError, match="holds no checkpoint"):
-            SGDClassifier(resume_from=folder, random_state=0).fit(*rows)
+            SGDClassifier(client=Gang(resume_from=folder), random_state=0).fit(*rows)
 
 
 _PROGRAM = """
@@ -435,7 +440,7 @@ X = rng.standard_normal((5000, 20))
 y = X[:, 0] + rng.standard_normal(5000) > 0
 options = dict(tol=None, random_state=0, n_jobs=2, sync=50, max_iter=100_000, average=True)
 
-SGDClassifier(**options, checkpoint=Checkpoint(sys.argv[1], every_s=0)).fit(X, y)
+SGDClassifier(**options, client=Gang(checkpoint=Checkpoint(sys.argv[1], every_s=0))).fit(X, y)
 """
 
 
@@ -452,5 +457,5 @@ def test_a_killed_process(tmp_path: Path) -> None:
     exec(_PROGRAM.rpartition("\n\n")[0], space)
     names = json.loads((tmp_path / "newest.json").read_text())["names"]
     options, rows = {**space["options"], "max_iter": int(names[0].split("-")[1]) + 3}, (space["X"], space["y"])
-    resumed = SGDClassifier(**options, resume_from=tmp_path).fit(*rows)
+    resumed = SGDClassifier(**options, client=Gang(resume_from=tmp_path)).fit(*rows)
     assert resumed.coef_.tobytes() == SGDClassifier(**options).fit(*rows).coef_.tobytes()

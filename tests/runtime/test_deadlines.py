@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 import gang_programs as programs
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.cli import fit as command
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
@@ -194,11 +194,11 @@ def test_a_setting_that_is_no_time_is_named(value: Any) -> None:
 
 def test_limits_of_estimators_and_of_the_command_line() -> None:
     """Estimators take them as a parameter, which is checked, and the command line by name."""
-    model = clone(SGDClassifier(timeouts=Timeouts(queue=5.0)))
+    model = clone(SGDClassifier(client=Gang(timeouts=Timeouts(queue=5.0))))
     assert model.timeouts == Timeouts(queue=5.0)
     for wrong in (5.0, "queue=5"):
         with pytest.raises(InvalidParameterError, match=r"SGDClassifier\(timeouts=\.\.\.\) must be"):
-            SGDClassifier(timeouts=wrong).fit(np.eye(2), [0, 1])
+            SGDClassifier(client=Gang(timeouts=wrong)).fit(np.eye(2), [0, 1])
     with pytest.raises(InvalidParameterError, match=r"Timeouts\(queue=\.\.\.\)"):
         Timeouts(queue=-1.0)
     assert command._timeouts(["queue=1h", "hung=30"]) == Timeouts(queue=3600.0, hung=30.0)
@@ -225,6 +225,6 @@ def test_limits_reach_a_fit_on_a_cluster(client: Client) -> None:
     """An estimator waits for its peers as long as it is told to."""
     rows = np.random.default_rng(0).standard_normal((60, 3))
     slow = programs.SlowRounds(every=5, pause_s=0.0)
-    model = SGDClassifier(client=client, sync=slow, max_iter=2, tol=None, timeouts=Timeouts(peer=41.0))
+    model = SGDClassifier(client=Gang(client, timeouts=Timeouts(peer=41.0)), sync=slow, max_iter=2, tol=None)
     assert model._terms(None).timeouts == Timeouts(peer=41.0)
     assert model.fit(rows, rows[:, 0] > 0).n_iter_ == 2

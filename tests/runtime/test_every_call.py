@@ -19,7 +19,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dsgd
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.comm.memory.segment import shared_folder
 from dsgd.errors import ClusterError, DsgdError
 from dsgd.runtime import Timeouts
@@ -40,24 +40,24 @@ X, y = rng.normal(size=(20_000, 10)), rng.integers(0, 2, 20_000)
 
 def fit_arrays(client: Client) -> None:
     """Train on arrays of this process, which are handed over."""
-    SGDClassifier(client=client, max_iter=2, tol=None, random_state=0, timeouts=LIMITS).fit(X, y)
+    SGDClassifier(client=Gang(client, timeouts=LIMITS), max_iter=2, tol=None, random_state=0).fit(X, y)
 
 
 def fit_collection(client: Client) -> None:
     """Train on what Dask computes."""
     blocks = da.from_array(X[:2000], chunks=(500, 10)), da.from_array(y[:2000], chunks=500)
-    SGDClassifier(client=client, max_iter=2, tol=None, random_state=0, timeouts=LIMITS).fit(*blocks)
+    SGDClassifier(client=Gang(client, timeouts=LIMITS), max_iter=2, tol=None, random_state=0).fit(*blocks)
 
 
 def fit_on_disk(client: Client) -> None:
     """Train on rows that workers keep in files."""
-    model = SGDClassifier(client=client, max_iter=2, tol=None, random_state=0, timeouts=LIMITS, out_of_core=True)
+    model = SGDClassifier(client=Gang(client, timeouts=LIMITS, out_of_core=True), max_iter=2, tol=None, random_state=0)
     model.fit(X[:2000], y[:2000])
 
 
 def fit_apart(client: Client) -> None:
     """Have a worker drive a fit, and fetch the result."""
-    model = SGDClassifier(max_iter=2, tol=None, random_state=0, timeouts=LIMITS)
+    model = SGDClassifier(max_iter=2, tol=None, random_state=0, client=Gang(timeouts=LIMITS))
     fit = dsgd.submit(model, X, y, client=client)
     try:
         fit.result(timeout=AT_MOST_S / 2)

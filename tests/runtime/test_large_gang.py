@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.comm.sockets.mesh import FULL_MESH
 from gang_cluster import assert_clean, start_cluster
 
@@ -38,7 +38,7 @@ def fitted(sync: Any, **where: Any) -> Any:
 )
 def test_a_large_gang_has_the_model_of_threads(client: Client, sync: Any, transport: Any) -> None:
     """Ranks that connect as they go train the model of as many threads, bit for bit, and leave nothing behind."""
-    ours, theirs = fitted(sync, client=client, transport=transport), fitted(sync, n_jobs=N_WORKERS)
+    ours, theirs = fitted(sync, client=Gang(client, transport=transport)), fitted(sync, n_jobs=N_WORKERS)
     assert ours.coef_.tobytes() == theirs.coef_.tobytes()
     for what in ("bytes_sent", "messages", "control_bytes_sent", "control_messages"):
         assert ours.ledger_.totals()[what] == theirs.ledger_.totals()[what]

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
 import gang_programs as programs
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.errors import DiskSpaceError, MemoryLimitError
 from dsgd.inputs.shared import SpooledBlock, spool, visit
 from dsgd.sync import MinibatchSGD
@@ -70,7 +70,7 @@ def test_the_model_is_that_of_a_fit_in_memory(client: Client, data: Any, sparse:
     X = sp.csr_array(X) if sparse else X
     weights = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], len(y))
     models = [
-        SGDClassifier(**OPTIONS, **options, client=client, out_of_core=on_disk).fit(X, y, sample_weight=weights)
+        SGDClassifier(**OPTIONS, **options, client=Gang(client, out_of_core=on_disk)).fit(X, y, sample_weight=weights)
         for on_disk in (False, True)
     ]
     assert np.array_equal(models[0].coef_, models[1].coef_)
@@ -82,7 +82,9 @@ def test_the_model_is_that_of_a_fit_in_memory(client: Client, data: Any, sparse:
 def test_rows_of_this_process_may_lie_in_a_file(data: Any) -> None:
     """Without a cluster, on threads, the model is that of rows in memory to the bit."""
     X = data[0]
-    models = [SGDRegressor(**OPTIONS, n_jobs=2, out_of_core=on_disk).fit(X, X[:, 0]) for on_disk in (False, True)]
+    models = [
+        SGDRegressor(**OPTIONS, n_jobs=2, client=Gang(out_of_core=on_disk)).fit(X, X[:, 0]) for on_disk in (False, True)
+    ]
     assert np.array_equal(models[0].coef_, models[1].coef_)
 
 
@@ -108,7 +110,7 @@ def test_more_rows_than_memory(folder: Path) -> None:
         start_cluster(1, memory_limit=f"{LIMIT_MB}MB") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        model = SGDClassifier(client=client, out_of_core=True, **{**OPTIONS, "max_iter": 2}).fit(blocks)
+        model = SGDClassifier(client=Gang(client, out_of_core=True), **{**OPTIONS, "max_iter": 2}).fit(blocks)
         (stats,) = model.fit_report_["stats"]
         assert stats["rows"] == 4096 * len(blocks)
         assert model.fit_report_["peak_rss_bytes"] < LIMIT_MB * 10**6
@@ -196,7 +198,7 @@ def test_a_full_disk_is_named(client: Client, data: Any) -> None:
     client.run(fill_disk, True)
     try:
         with pytest.raises(DiskSpaceError, match=r"bytes of disk in .*scratch.*, which has 17 bytes free"):
-            SGDClassifier(**OPTIONS, client=client, out_of_core=True).fit(*data)
+            SGDClassifier(**OPTIONS, client=Gang(client, out_of_core=True)).fit(*data)
     finally:
         client.run(fill_disk, False)
 

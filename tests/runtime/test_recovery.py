@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 
 import gang_programs as programs
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.errors import ClusterError, InvalidDataError, RankError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, put_blocks, signal_rank, start_cluster
@@ -91,7 +91,7 @@ def test_a_killed_worker(
     X, y = rows
     data = rows if kind == "numpy" else (da.from_array(X, chunks=(400, -1)), da.from_array(y, chunks=400))
     at_epoch({epoch: lambda: signal_rank(client, rank)})
-    model = SGDClassifier(**OPTIONS, client=client, on_failure=policy)
+    model = SGDClassifier(**OPTIONS, client=Gang(client, on_failure=policy))
     with pytest.warns(RuntimeWarning, match=f"rank {rank} on worker .* was lost; training goes on"):
         model.fit(*data)
     # Whose rows were lost has another optimum.
@@ -112,7 +112,7 @@ def test_the_same_number_of_ranks_ends_in_the_same_bits(client: Client, rows: An
     whole = SGDClassifier(**options, client=client).fit(X, y)
     at_epoch({8: lambda: signal_rank(client, 1)})
     with pytest.warns(RuntimeWarning, match="with 3 ranks and all rows"):
-        model = SGDClassifier(**options, client=client, on_failure="restart").fit(X, y)
+        model = SGDClassifier(**options, client=Gang(client, on_failure="restart")).fit(X, y)
     assert model.coef_.tobytes() == whole.coef_.tobytes()
     assert model.loss_curve_ == whole.loss_curve_
     assert model.t_ == whole.t_
@@ -128,7 +128,7 @@ def test_the_best_model_survives_the_rank_that_has_scored_it(client: Client, row
     assert whole.best_epoch_ < 12
     at_epoch({12: lambda: signal_rank(client, 0)})
     with pytest.warns(RuntimeWarning, match="with 3 ranks and all rows"):
-        model = SGDClassifier(**options, client=client, on_failure="restart").fit(X, y, **watch)
+        model = SGDClassifier(**options, client=Gang(client, on_failure="restart")).fit(X, y, **watch)
     assert model.history_[:, "valid_score"] == whole.history_[:, "valid_score"]
     assert model.coef_.tobytes() == whole.coef_.tobytes()
 
@@ -141,9 +141,9 @@ def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_
     whole = SGDClassifier(**options, client=client).fit(X, y)
     at_epoch({8: lambda: signal_rank(client, 1)})
     with pytest.raises(WorkerLostError):
-        SGDClassifier(**options, client=client, checkpoint=Checkpoint(tmp_path, every_s=0)).fit(X, y)
+        SGDClassifier(**options, client=Gang(client, checkpoint=Checkpoint(tmp_path, every_s=0))).fit(X, y)
     at_epoch({})
-    model = SGDClassifier(**options, client=client, resume_from=tmp_path).fit(X, y)
+    model = SGDClassifier(**options, client=Gang(client, resume_from=tmp_path)).fit(X, y)
     assert model.coef_.tobytes() == whole.coef_.tobytes()
     assert model.loss_curve_ == whole.loss_curve_
 
@@ -156,7 +156,7 @@ def test_when_all_workers_are_lost_the_checkpoint_is_left(
     X, y = rows
     options = OPTIONS | {"n_jobs": 3, "average": True, "penalty": "l1"}
     place = Checkpoint(tmp_path, every_s=0.2, overwrite=True)
-    whole = SGDClassifier(**options, client=client, checkpoint=place).fit(X, y)
+    whole = SGDClassifier(**options, client=Gang(client, checkpoint=place)).fit(X, y)
 
     def kill_all() -> None:
         for pid in client.run(os.getpid).values():
@@ -165,7 +165,7 @@ def test_when_all_workers_are_lost_the_checkpoint_is_left(
     resumed: list[Mapping[str, Any]] = []
     at_epoch({8: kill_all}, resumed)
     with pytest.warns(RuntimeWarning, match="with 3 ranks and all rows"):
-        model = SGDClassifier(**options, client=client, on_failure="restart", checkpoint=place).fit(X, y)
+        model = SGDClassifier(**options, client=Gang(client, on_failure="restart", checkpoint=place)).fit(X, y)
     assert model.coef_.tobytes() == whole.coef_.tobytes()
     assert model.loss_curve_ == whole.loss_curve_
     # Neither from the beginning nor from the end of the fit before, which is in the same folder.
@@ -230,7 +230,7 @@ def test_workers_that_join_take_part(rows: Any, undisturbed: float, at_epoch: An
 
         at_epoch({2: grow})
         options = OPTIONS | {"max_iter": 120, "sync": programs.SlowRounds(every=1200, pause_s=0.0, alone_s=0.25)}
-        model = SGDClassifier(**options, client=client, elastic=True).fit(X, y)
+        model = SGDClassifier(**options, client=Gang(client, elastic=True)).fit(X, y)
         begun[0].join()
         assert model.fit_report_["ranks"] == 2
         assert [event["kind"] for event in model.fit_report_["recoveries"]] == ["joined"]

@@ -35,7 +35,7 @@ from sklearn.base import clone, is_regressor
 from sklearn.exceptions import NotFittedError
 
 import dsgd
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.cli.files import read_rows
 from dsgd.errors import DsgdError
 from dsgd.files import MOST_INFLATED
@@ -303,8 +303,8 @@ def models(folder: Path) -> list[bytes]:
 
 def checkpoints(folder: Path) -> list[bytes]:
     """Return files of checkpoints."""
-    classifier(checkpoint=Checkpoint(folder / "sgd", every_s=0.0)).fit(*rows())
-    train_machine(checkpoint=Checkpoint(folder / "svm", every_s=0.0))
+    classifier(client=Gang(checkpoint=Checkpoint(folder / "sgd", every_s=0.0))).fit(*rows())
+    train_machine(client=Gang(checkpoint=Checkpoint(folder / "svm", every_s=0.0)))
     return [path.read_bytes() for path in sorted(folder.glob("*/*.dsgd"))]
 
 
@@ -350,9 +350,9 @@ def use_checkpoint(state: Any, path: Path) -> None:
     """Go on with the training of it."""
     with suppress(DsgdError):
         if "estimator" in state.configuration:
-            train_machine(resume_from=path.parent)
+            train_machine(client=Gang(resume_from=path.parent))
         else:
-            classifier(resume_from=path.parent).fit(*rows())
+            classifier(client=Gang(resume_from=path.parent)).fit(*rows())
 
 
 def classifier(**places: Any) -> SGDClassifier:

@@ -17,7 +17,7 @@ import pytest
 import scipy.sparse as sp
 
 import dsgd
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.comm.topology import Ring
 from dsgd.compress import COMPRESSOR_NAMES, ErrorFeedback, Layerwise, TopK, parse_compressor
 from dsgd.errors import ModelFileError
@@ -214,7 +214,7 @@ def test_where_a_fit_ran_is_left_out(tmp_path: Path) -> None:
     """Cluster, checkpoints and ledger stay behind, and the model says so."""
     X, y = rows()
     place = Checkpoint(tmp_path / "states")
-    model = SGDClassifier(client=SimulatedCluster(2), checkpoint=place, random_state=0).fit(X, y)
+    model = SGDClassifier(client=Gang(SimulatedCluster(2), checkpoint=place), random_state=0).fit(X, y)
     found = through(model, tmp_path)
     assert found.client is found.checkpoint is found.resume_from is None
     with pytest.raises(AttributeError, match="pickles and copies of a model leave it out"):

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.datasets import dump_svmlight_file, make_classification, make_regression
 from sklearn.exceptions import ConvergenceWarning
 
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.linear_model import LogisticRegression
 from dsgd.model_selection import SVMSearchCV
@@ -132,7 +132,7 @@ def test_nu_classification_and_callable_kernels(client, data):
     X, y = data
     for options in ({}, {"kernel": linear_by_hand}):
         expected = NuSVC(nu=0.8, tol=1e-5, **options).fit(X, y)
-        ours = NuSVC(nu=0.8, tol=1e-5, client=client, transport="tcp", **options).fit(X, y)
+        ours = NuSVC(nu=0.8, tol=1e-5, client=Gang(client, transport="tcp"), **options).fit(X, y)
         assert ours.fit_report_["transport"] == "tcp"
         assert ours.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-5)
 
@@ -142,9 +142,9 @@ def test_a_wire_is_checked_and_not_silently_ignored(make):
     """A wire that there is not is refused by name; one without use for arrays of this process is named."""
     X, y = make_classification(60, 4, random_state=0)
     with pytest.raises(InvalidParameterError, match=rf"{make.__name__}\(transport=\.\.\.\)"):
-        make(transport="udp").fit(X, y)
+        make(client=Gang(transport="udp")).fit(X, y)
     with pytest.warns(UserWarning, match="transport='tcp'.*has an effect on worker processes only"):
-        make(transport="tcp").fit(X, y)
+        make(client=Gang(transport="tcp")).fit(X, y)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

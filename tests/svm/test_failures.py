@@ -13,6 +13,7 @@ import pytest
 from distributed import Client
 from sklearn.base import clone
 
+from dsgd import Gang
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError, CheckpointError, InvalidParameterError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
@@ -100,11 +101,11 @@ def test_to_go_on_without_rows_is_refused(make):
     X, y = rows(30)
     for value in ("shrink", Shrink(2)):
         with pytest.raises(InvalidParameterError, match=rf"{make.__name__}\(on_failure=.*without the rows"):
-            make(on_failure=value).fit(X, y)
+            make(client=Gang(on_failure=value)).fit(X, y)
     with pytest.raises(InvalidParameterError, match=rf"{make.__name__}\(on_failure=\.\.\.\)"):
-        make(on_failure="ignore").fit(X, y)
+        make(client=Gang(on_failure="ignore")).fit(X, y)
     with pytest.warns(UserWarning, match="on_failure='restart'.*worker processes only"):
-        make(on_failure="restart").fit(X, y)
+        make(client=Gang(on_failure="restart")).fit(X, y)
 
 
 @pytest.mark.cluster
@@ -120,7 +121,7 @@ def test_a_killed_worker(client: Client, policy: Any, monkeypatch: pytest.Monkey
             killed.append(signal_rank(client, 1, signal.SIGKILL)[0])
 
     monkeypatch.setattr(SVC, "_listener", lambda self: listen)
-    model = SVC(**options, client=client, on_failure=policy)
+    model = SVC(**options, client=Gang(client, on_failure=policy))
     if policy == "raise":
         with pytest.raises(WorkerLostError) as caught:
             model.fit(X, y)
@@ -147,9 +148,9 @@ def test_a_fit_goes_on_from_a_checkpoint_on_any_number_of_ranks(n_ranks, tmp_pat
     """What a gang wrote before all of it was lost is where the next begins, and ends at the same optimum."""
     monkeypatch.setattr(kernel_module, "_EVERY_S", 0.0)
     X, y = rows()
-    model = SVC(C=10.0, tol=1e-5, checkpoint=Checkpoint(tmp_path, every_s=0.0), resume_from="auto")
+    model = SVC(C=10.0, tol=1e-5, client=Gang(checkpoint=Checkpoint(tmp_path, every_s=0.0), resume_from="auto"))
     model.classes_ = np.arange(3)
-    plain = clone(model).set_params(checkpoint=None, resume_from=None)
+    plain = clone(model).set_params(client__checkpoint=None, client__resume_from=None)
     plain.classes_ = model.classes_
     whole = run_on_threads(saved, [None] * 2, (plain, X, y, 0), timeout_s=20).value
     with pytest.raises(AbortedError, match="lost"):
@@ -178,7 +179,7 @@ def test_a_fit_goes_on_from_a_checkpoint_on_any_number_of_ranks(n_ranks, tmp_pat
 def test_a_full_disk_loses_no_solution(tmp_path, monkeypatch):
     """Where no checkpoint can be written the solution is returned, unless several in a row fail before it is there."""
     X, y = rows()
-    model = SVC(C=10.0, checkpoint=Checkpoint(tmp_path / "whole", every_s=3600.0))
+    model = SVC(C=10.0, client=Gang(checkpoint=Checkpoint(tmp_path / "whole", every_s=3600.0)))
     model.classes_ = np.arange(3)
     whole = run_on_threads(saved, [None] * 2, (model, X, y, 0), timeout_s=20).value
     monkeypatch.setattr(kernel_module, "_EVERY_S", 0.0)
@@ -223,8 +224,8 @@ def test_places_of_checkpoints_are_checked(make, tmp_path):
 def test_a_checkpoint_outlives_the_workers_and_the_client(client: Client, tmp_path: Any) -> None:
     """A fit that another one's checkpoint begins takes no step and has its support vectors."""
     X, y = rows(240)
-    first = SVC(C=10.0, client=client, checkpoint=tmp_path).fit(X, y)
-    again = SVC(C=10.0, client=client, resume_from=tmp_path).fit(X, y)
+    first = SVC(C=10.0, client=Gang(client, checkpoint=tmp_path)).fit(X, y)
+    again = SVC(C=10.0, client=Gang(client, resume_from=tmp_path)).fit(X, y)
     assert again.n_iter_.tolist() == [0, 0, 0]
     np.testing.assert_array_equal(again.support_, first.support_)
     np.testing.assert_allclose(again.dual_coef_, first.dual_coef_, atol=1e-12)

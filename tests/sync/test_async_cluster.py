@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.sync import ADPSGD, ASGD, DPSGD, AsyncEASGD, Hogwild, StaleSynchronous
 from gang_cluster import assert_clean, module_client
 
@@ -44,7 +44,7 @@ def test_every_rank_of_every_worker_has_a_mailbox(client: Client, strategy: Any)
 @pytest.mark.parametrize(("transport", "n_jobs"), [("rpc", 2), ("tcp", 3)])
 def test_messages_take_the_way_that_there_is(client: Client, transport: Any, n_jobs: int) -> None:
     """Mailboxes go through the ports of the workers where nothing else may be used; workers may run unequal numbers."""
-    clf = fit(client, ASGD(64), transport=transport, n_jobs=n_jobs)
+    clf = fit(client, ASGD(64), client=Gang(transport=transport), n_jobs=n_jobs)
     assert transport in clf.fit_report_["transport"]
     assert len(clf.ledger_.ranks) == n_jobs + 1
 

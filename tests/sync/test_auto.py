@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError, ProtocolError
 from dsgd.kernels.vector import squared_distances
@@ -224,13 +224,13 @@ def test_training_goes_on_with_the_period_it_had(tmp_path: Any) -> None:
     X, y = rng.standard_normal((300, 4)), rng.random(300) > 0.5
     fit: dict[str, Any] = {"sync": AutoSync(rule=InTurn()), "tol": None, "n_jobs": 3, "random_state": 0}
     whole = SGDClassifier(**fit, max_iter=5).fit(X, y)
-    SGDClassifier(**fit, max_iter=2, checkpoint=tmp_path).fit(X, y)
-    resumed = SGDClassifier(**fit, max_iter=5, resume_from=tmp_path).fit(X, y)
+    SGDClassifier(**fit, max_iter=2, client=Gang(checkpoint=tmp_path)).fit(X, y)
+    resumed = SGDClassifier(**fit, max_iter=5, client=Gang(resume_from=tmp_path)).fit(X, y)
     assert resumed.coef_.tobytes() == whole.coef_.tobytes()
     names = ("rows", "period", "why")
     histories = [[[record[name] for name in names] for record in f.sync_history_] for f in (whole, resumed)]
     assert histories[0] == histories[1]
-    fewer = SGDClassifier(**{**fit, "n_jobs": 2}, max_iter=5, resume_from=tmp_path).fit(X, y)
+    fewer = SGDClassifier(**{**fit, "n_jobs": 2}, max_iter=5, client=Gang(resume_from=tmp_path)).fit(X, y)
     assert len(fewer.sync_history_) > 3
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.collectives import Cost, Group, gossip_cost, neighbour_mean, push_sum
 from dsgd.comm.topology import Complete, Grid, RandomRegular, Ring
 from dsgd.comm.topology.mixing import mixing_matrix
@@ -177,7 +177,7 @@ def test_a_round_is_one_step_though_its_gradient_comes_in_parts(monkeypatch: Any
     assert simulated.rank_coef_.tobytes() == whole.rank_coef_.tobytes()
     X, y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     fit["n_jobs"] = 3
-    kept, on_disk = (SGDRegressor(**fit, out_of_core=given).fit(X, y) for given in (False, True))
+    kept, on_disk = (SGDRegressor(**fit, client=Gang(out_of_core=given)).fit(X, y) for given in (False, True))
     assert on_disk.rank_coef_.tobytes() == kept.rank_coef_.tobytes()
 
 

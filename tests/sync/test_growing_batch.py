@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd import SGDRegressor
+from dsgd import Gang, SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import GrowingBatch, MinibatchSGD
@@ -45,8 +45,8 @@ def test_every_epoch_is_one_of_its_batch(n_ranks: int, tmp_path: Path) -> None:
     for _ in range(5):
         parts.partial_fit(X, y)
     np.testing.assert_array_equal(parts.coef_, whole.coef_)
-    model(sync=growing, client=cluster, max_iter=3, checkpoint=tmp_path).fit(X, y)
-    resumed = model(sync=growing, client=cluster, max_iter=5, resume_from=str(tmp_path)).fit(X, y)
+    model(sync=growing, client=Gang(cluster, checkpoint=tmp_path), max_iter=3).fit(X, y)
+    resumed = model(sync=growing, client=Gang(cluster, resume_from=str(tmp_path)), max_iter=5).fit(X, y)
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsgd import Gang
+
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - what comes below needs torch
@@ -208,8 +210,8 @@ def test_a_fit_that_was_stopped_goes_on(device: str, tmp_path: Path) -> None:
     X, y = rows()
     options: dict[str, Any] = {**MOMENTUM, "sync": LocalSGD(36, momentum="average"), "module__normalised": True}
     whole = trained(device, X, y, max_epochs=4, **options)
-    trained(device, X, y, max_epochs=2, checkpoint=tmp_path / "made", **options)
-    resumed = trained(device, X, y, max_epochs=4, resume_from=tmp_path / "made", **options)
+    trained(device, X, y, max_epochs=2, client=Gang(checkpoint=tmp_path / "made"), **options)
+    resumed = trained(device, X, y, max_epochs=4, client=Gang(resume_from=tmp_path / "made"), **options)
     np.testing.assert_array_equal(vector_of(resumed.module_), vector_of(whole.module_))
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsgd import Gang
+
 torch = pytest.importorskip("torch")
 
 from sklearn.metrics import get_scorer  # noqa: E402 - what comes below needs torch
@@ -115,8 +117,12 @@ def test_the_best_module_outlives_an_interruption(tmp_path: Path) -> None:
     whole = classifier(**options, max_epochs=EPOCHS).fit(X, y, X_val=X_val, y_val=y_val)
     n_first = whole.best_epoch_
     assert n_first < EPOCHS
-    classifier(**options, max_epochs=n_first, checkpoint=Checkpoint(tmp_path)).fit(X, y, X_val=X_val, y_val=y_val)
-    resumed = classifier(**options, max_epochs=EPOCHS, resume_from=tmp_path).fit(X, y, X_val=X_val, y_val=y_val)
+    classifier(**options, max_epochs=n_first, client=Gang(checkpoint=Checkpoint(tmp_path))).fit(
+        X, y, X_val=X_val, y_val=y_val
+    )
+    resumed = classifier(**options, max_epochs=EPOCHS, client=Gang(resume_from=tmp_path)).fit(
+        X, y, X_val=X_val, y_val=y_val
+    )
     assert resumed.history_[:, "valid_score"] == whole.history_[:, "valid_score"]
     assert state_of(resumed.module_) == state_of(whole.module_)
 

@@ -33,10 +33,10 @@ from distributed.comm import CommClosedError
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, GangTimeoutError, VersionMismatchError
 from dsgd.runtime.dask_internals import BlockedCall, blocked_call, event_loop, make_scheduler_probe
+from dsgd.runtime.deployment import Workers, check_workers, meant_workers
 from dsgd.runtime.gang.client import LoopCall, call_scheduler, guarded
 from dsgd.runtime.messages import local_versions
 from dsgd.runtime.scheduler.plugin import SCHEDULER_PLUGIN, GangSchedulerPlugin
-from dsgd.runtime.sharing import Workers, check_workers, meant_workers
 from dsgd.runtime.timeouts import Timeouts
 from dsgd.validation import warn_user
 

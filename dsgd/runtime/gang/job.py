@@ -18,6 +18,7 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, GangError, InvalidParameterError, MemoryLimitError
 from dsgd.ledger import Ledger
 from dsgd.runtime.dask_internals import scheduler_address, servers_here
+from dsgd.runtime.deployment import Workers, check_workers
 from dsgd.runtime.gang.client import out_of_pool, require_cluster
 from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.gang.job_handle import JobHandle
@@ -26,7 +27,6 @@ from dsgd.runtime.logs import working_for
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
-from dsgd.runtime.sharing import Workers, check_workers
 from dsgd.runtime.timeouts import FailurePolicy, Timeouts, as_policy, check_timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.process import slow_timers

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from dsgd.errors import InvalidParameterError
 from dsgd.local import AbstractLocalOptimizer, AbstractState
 from dsgd.local.base import AbstractRows
 from dsgd.local.objective import Deviance
 from dsgd.local.sgd_state import SGDState
 from dsgd.local.shard import split
-from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint, SavedState
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState
 from dsgd.runtime.progress import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
@@ -90,10 +89,6 @@ class TrainJob:
 
     def __post_init__(self) -> None:
         check_combination(self.strategy, self.optimizer.steps)
-        if self.resume_from == AUTO and self.checkpoint is None:
-            raise InvalidParameterError(
-                "resume_from='auto' resumes from the folder of the checkpoints: set checkpoint=... as well."
-            )
 
     @property
     def holds_out(self) -> bool:
