@@ -22,8 +22,6 @@ from itertools import combinations
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import expit
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -34,6 +32,7 @@ from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterClassifier
 from dsgd.svm.calibration import (
+    LIBSVM,
     METHODS,
     N_FOLDS,
     AbstractCalibrated,
@@ -43,6 +42,7 @@ from dsgd.svm.calibration import (
     draw_seed,
     fit_curve,
     fit_sigmoid,
+    has_curves,
     normalised,
 )
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
@@ -57,9 +57,6 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import (
     as_random_state,
     check_bool,
-    check_choice,
-    check_labels,
-    classes_and_codes,
     warn_user,
     weights_of_classes,
 )
@@ -75,12 +72,6 @@ def _columns_of(k: int) -> AnyArray:
     for number, (a, b) in enumerate(combinations(range(k), 2)):
         columns[a, b] = columns[b, a] = number
     return columns[~np.eye(k, dtype=np.bool_)].reshape(k, k - 1)
-
-
-def _has_probabilities(model: AbstractKernelClassifier) -> bool:
-    if not model._is_calibrated():
-        raise AttributeError("predict_proba is not available when probability=False")
-    return True
 
 
 #: Most steps to smaller gaps for each sample, besides half as many as to `tol`: if the margin is zero, each further
@@ -100,8 +91,19 @@ class _RowTable:
     factors: FloatMatrix
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class ClassifierParameters:
+    """The parameters of kernel classifiers."""
+
+    probability: bool | str = "deprecated"
+    class_weight: Any = None
+    decision_function_shape: str = "ovr"
+    break_ties: bool = False
+    random_state: Any = None
+
+
 @inherit_method_docs
-class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, AbstractKernelSVM):
+class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, AbstractClusterClassifier, AbstractKernelSVM):
     """Kernel classifier trained one against one; `SVC` and `NuSVC` are the ones to use.
 
     Parameters
@@ -144,16 +146,9 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         The run of each pair.
     """
 
-    class_weight: Any
-    random_state: Any
-    decision_function_shape: str
-    break_ties: bool
-    probability: bool | str
+    _TARGETS: ClassVar[str] = "classes"
 
     classes_: AnyArray
-
-    #: A and B of each pair, shape (2, n_pairs); (2, 0) where none were fitted.
-    _sigmoids: FloatMatrix
 
     #: Whether a dual has one sum, the linear term −1 and a start at zero, as those do that are solved many in a call.
     _IS_PLAIN: ClassVar[bool] = False
@@ -179,6 +174,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
     def _check_probability(self) -> None:
         """Check the parameters of probabilities, and draw the seed of the folds if there are to be any."""
         name = type(self).__name__
+        check_bool(f"{name}(break_ties=...)", self.break_ties)
         states = as_random_state(name, self.random_state)
         if isinstance(self.probability, str):
             if self.probability in METHODS:
@@ -210,27 +206,8 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         y : array-like, dask collection or str, shape (n_samples,)
             Labels, or the name of their column; None where blocks or svmlight files hold them.
         """
-        name = type(self).__name__
-        self._check_parameters()
-        X = self._as_rows(X)
-        check_choice(f"{name}(decision_function_shape=...)", self.decision_function_shape, ("ovr", "ovo"))
-        check_bool(f"{name}(break_ties=...)", self.break_ties)
         self._check_probability()
-
-        def check() -> tuple[Any, Any, FloatVector]:
-            rows, labels, weights = self._check_training(X, y, sample_weight)
-            check_labels(labels)
-            return rows, labels, weights
-
-        if self._uses_cluster(X):
-            self._fit_on_cluster(X, y, sample_weight, check, classification=True, supervised=True)
-            return self
-        self._refuse_saving()
-        rows, labels, weights = check()
-        classes, codes = classes_and_codes(labels)
-        self.classes_ = self._check_classes(classes)
-        self._fit_rows(rows, codes, weights)
-        return self
+        return self._fit(X, y, sample_weight)
 
     def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
         codes = np.asarray(target)
@@ -290,7 +267,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
                 return solution if thresholds is solution.thresholds else replace(solution, thresholds=thresholds)
 
             solution = solve(upper_of)
-            near = None if self._curve_method() is None else solution.alpha
+            near = solution.alpha if self._curve_method() in METHODS else None
             curve = self._fit_curve(pair, rows, table, partial(solve, anew=True, near=near))
             self._tell_of(pair, solution)
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
@@ -313,7 +290,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
             most = self._cache_bytes() if self._takes_small_pairs() else 0
             small = ClassPairs(kernel, X, first, merged_codes, pool, most)
             sizes = np.bincount(merged_codes, minlength=len(self.classes_))[both].sum(axis=1)
-            is_plain = self._IS_PLAIN and self._dealer is None and not self._is_calibrated()
+            is_plain = self._IS_PLAIN and self._dealer is None and self._curve_method() is None
             batches = small.batches(pairs) if is_plain else []
             if batches:
                 pool.spread(train_batch, len(batches))
@@ -322,10 +299,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
             found = self._dealer.collect(found) or []
         if not found:  # they are on rank 0
             return
-        # LIBSVM's sigmoids of all pairs, where those were fitted.
-        method, curves = self._curve_method(), [trained.curve for trained in found if trained.curve is not None]
-        self._sigmoids = np.hstack([np.empty((2, 0)), *(curves if method is None else ())])
-        self._curves = (method, [] if method is None else curves)
+        self._curves = (self._curve_method(), [trained.curve for trained in found if trained.curve is not None])
         self._collect(X, table, merged_codes, total, pairs, found, kernel)
         self.n_kernel_evaluations_ += small.n_evaluations * (1 if self._dealer is None else self._dealer.size)
 
@@ -393,7 +367,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         "balanced" counts the rows that are left. Without curves there are no folds.
         """
         k = len(self.classes_)
-        if self._curve_method() is None:
+        if self._curve_method() not in METHODS:
             return np.empty(0, np.uint8), np.ones((0, k))
         folds = assign_folds(codes, self.classes_, self._fold_seed)
         if not isinstance(self.class_weight, str):
@@ -406,21 +380,22 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         self, pair: tuple[int, int], rows: IntVector, table: _RowTable, solve: Callable[[FloatVector], Solution]
     ) -> FloatMatrix | None:
         """Return the curve of a pair, whose samples are `rows`, by machines of parts of its rows; None without one."""
-        if not self._is_calibrated():
+        method, sign = self._curve_method(), self._sign_of_first()
+        if method is None:
             return None
         codes, owner = table.codes, table.owner
         used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
         of_row = np.argsort(rows)
         place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
-        method, bounds = self._curve_method(), table.bounds[used]
-        if method is None:
+        bounds = table.bounds[used]
+        if method == LIBSVM:
             parts = draw_folds(len(used), self._fold_seed or 0)
             scores = self._held_out_scores(place, is_first, parts, [bounds] * len(parts), solve, n=len(rows))
-            return np.array(fit_sigmoid(self._sign_of_first() * scores, is_first))[:, None]
+            return np.array(fit_sigmoid(sign * scores, is_first))[:, None]
         parts = [np.flatnonzero(table.folds[used] == number) for number in range(N_FOLDS)]
         each = [bounds * factors[codes[used]] for factors in table.factors]
         scores = self._held_out_scores(place, is_first, parts, each, solve, n=len(rows))
-        return fit_curve(method, scores, is_first == (self._sign_of_first() > 0), table.weights[used])
+        return fit_curve(method, scores, is_first == (sign > 0), table.weights[used])
 
     def _held_out_scores(
         self,
@@ -441,7 +416,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
             kept = np.ones(len(place), dtype=np.bool_)
             kept[fold] = False
             if is_first[kept].all() or not is_first[kept].any():
-                if self._curve_method() is not None:
+                if self._curve_method() in METHODS:
                     raise InvalidDataError(
                         f"{self._ONE_CLASS_LEFT} where a fifth of the rows is held out for probability="
                         f"{self.probability!r}. Give more rows of each class weights above zero."
@@ -516,9 +491,6 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
 
     # -- prediction ----------------------------------------------------------------------------------------------
 
-    def _is_calibrated(self) -> bool:
-        return bool(self.probability) and self.probability != "deprecated"
-
     def _sign_of_first(self) -> float:
         """Return the sign that the first class of a pair has; with two classes, positive means the second."""
         return -1.0 if len(self.classes_) == 2 else 1.0
@@ -545,13 +517,14 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         return self._sigmoid("probB_", 1)
 
     def _sigmoid(self, name: str, row: int) -> FloatVector:
-        if not hasattr(self, "_sigmoids"):
+        if not hasattr(self, "support_"):
             raise AttributeError(f"{name} is available after fit")
         warn_user(
             f"Attribute `{name}` was deprecated by scikit-learn 1.9 and is removed when theirs is.",
             FutureWarning,
         )
-        return np.asarray(self._sigmoids[row])
+        method, curves = self._curves
+        return np.array([curve[row, 0] for curve in curves if method == LIBSVM])
 
     def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
         # The support vectors of a class have a coefficient for each of its pairs only, not for all.
@@ -629,7 +602,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
             votes = votes + sums / (3 * (np.abs(sums) + 1))
         return np.asarray(self.classes_[np.argmax(votes, axis=1)])
 
-    @available_if(_has_probabilities)
+    @available_if(has_curves)
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities; only with a `probability`.
 
@@ -642,24 +615,14 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
             Probabilities, in the order of ``classes_``.
         """
         check_is_fitted(self)
-        if self._curve_method() is None and not self._sigmoids.shape[1]:
-            raise NotFittedError("predict_proba is not available when fitted with probability=False")
+        self._check_curves()
         if self._is_lazy(X):
             return self._apply("predict_proba", X, len(self.classes_), np.float64)
-        if self._curve_method() is not None:
-            positive = self._positive_probabilities(self._pair_scores(X))
-            return normalised(positive) if len(self.classes_) == 2 else couple(positive, len(self.classes_))
-        scale, shift = self._sigmoids
-        return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
-
-    @available_if(_has_probabilities)
-    def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
-        check_is_fitted(self)
-        if self._is_lazy(X):
-            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
-        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
-            return np.log(self.predict_proba(X))
+        scores, n_classes = self._pair_scores(X), len(self.classes_)
+        if self._curve_method() == LIBSVM:  # of the first class of a pair
+            return couple(self._probabilities(self._sign_of_first() * scores), n_classes)
+        positive = self._probabilities(scores)
+        return normalised(positive) if n_classes == 2 else couple(positive, n_classes)
 
 
 def _margin(solution: Solution) -> float:

@@ -22,7 +22,7 @@ from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind
 from dsgd.linear_model.base import ClassesMixin, forget_cluster
-from dsgd.svm.calibration import AbstractCalibrated, draw_seed, normalised
+from dsgd.svm.calibration import METHODS, AbstractCalibrated, draw_seed, has_curves, normalised
 from dsgd.svm.distributed.linear import HeldRows, HoldOut, LinearJob, LinearShare, Starts, fit_held_out
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
@@ -30,12 +30,6 @@ from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.svm.linear_solver.solve import make_l1_columns, solve_l1
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
-
-
-def _has_curves(model: LinearSVC) -> bool:
-    if model._curve_method() is None:
-        raise AttributeError("predict_proba is not available when probability=False")
-    return True
 
 
 @inherit_docs
@@ -132,21 +126,9 @@ class LinearSVC(ClassesMixin, AbstractCalibrated, AbstractLinearClassifier, Abst
     penalty: str = "l2"
     loss: str = "squared_hinge"
     _: KW_ONLY
-    dual: bool | str = "auto"
-    tol: float = 1e-4
-    C: float = 1.0
     multi_class: str = "ovr"
     probability: bool | str = False
-    fit_intercept: bool = True
-    intercept_scaling: float = 1
     class_weight: Any = None
-    verbose: int = 0
-    random_state: Any = None
-    max_iter: int = 1000
-    solver: str = "auto"
-    penalize_intercept: bool = True
-    n_jobs: int | None = None
-    client: Any = None
 
     @notifies_callbacks
     @takes_tables
@@ -289,7 +271,7 @@ class LinearSVC(ClassesMixin, AbstractCalibrated, AbstractLinearClassifier, Abst
 
             return fit_held_out(held, job.hold_out, train, team)
 
-    @available_if(_has_curves)
+    @available_if(has_curves)
     @answers_in_kind
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities; only available with `probability`.
@@ -302,23 +284,13 @@ class LinearSVC(ClassesMixin, AbstractCalibrated, AbstractLinearClassifier, Abst
         check_is_fitted(self)
         if self._is_lazy(X):
             return self._apply("predict_proba", X, len(self.classes_), np.float64)
-        return normalised(self._positive_probabilities(self._scores(X)))
-
-    @available_if(_has_curves)
-    @answers_in_kind
-    def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
-        check_is_fitted(self)
-        if self._is_lazy(X):
-            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
-        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
-            return np.log(self.predict_proba(X))
+        return normalised(self._probabilities(self._scores(X)))
 
     def _check_choices(self) -> None:
         """Check the parameters that classification alone has."""
         check_choice("LinearSVC(penalty=...)", self.penalty, ["l2", "l1"])
         check_choice("LinearSVC(multi_class=...)", self.multi_class, ["ovr", "crammer_singer"])
-        if not (self.probability is False or self._curve_method()):
+        if not (self.probability is False or self.probability in METHODS):
             raise InvalidParameterError(
                 f'LinearSVC(probability=...) must be False, "sigmoid" or "isotonic". Got {self.probability!r}.'
             )
@@ -425,19 +397,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     _TASK: ClassVar[str] = "regression"
 
     epsilon: float = 0.0
-    tol: float = 1e-4
-    C: float = 1.0
     loss: str = "epsilon_insensitive"
-    fit_intercept: bool = True
-    intercept_scaling: float = 1.0
-    dual: bool | str = "auto"
-    verbose: int = 0
-    random_state: Any = None
-    max_iter: int = 1000
-    solver: str = "auto"
-    penalize_intercept: bool = True
-    n_jobs: int | None = None
-    client: Any = None
 
     @notifies_callbacks
     @takes_tables

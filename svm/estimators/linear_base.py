@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -34,8 +34,26 @@ from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_n_jobs, check_number, warn_user
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class LinearParameters:
+    """The parameters of both linear SVMs, with scikit-learn's names and defaults where it has them."""
+
+    dual: bool | str = "auto"
+    tol: float = 1e-4
+    C: float = 1.0
+    fit_intercept: bool = True
+    intercept_scaling: float = 1.0
+    verbose: int = 0
+    random_state: Any = None
+    max_iter: int = 1000
+    solver: str = "auto"
+    penalize_intercept: bool = True
+    n_jobs: int | None = None
+    client: Any = None
+
+
 @inherit_method_docs
-class AbstractLinearSVM(AbstractLinearEstimator):
+class AbstractLinearSVM(LinearParameters, AbstractLinearEstimator):
     """Linear support vector machine; the base class of `LinearSVC` and `LinearSVR`.
 
     Parameters
@@ -74,19 +92,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
     """
 
-    # Set by the final classes' __init__; declared here so that the shared code type-checks.
     loss: str
-    dual: Any
-    tol: float
-    C: float
-    fit_intercept: bool
-    intercept_scaling: float
-    verbose: int
-    random_state: Any
-    max_iter: int
-    solver: str
-    n_jobs: int | None
-    penalize_intercept: bool
 
     _takes: ClassVar = ("on_failure",)
 
