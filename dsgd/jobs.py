@@ -345,7 +345,7 @@ def submit(estimator: Any, X: Any, y: Any = None, *, client: Any = None, **fit_p
     client = require_cluster(client if client is not None else own)
     data, futures = _packed((estimator, (X,) if y is None else (X, y), fit_params), on_cluster=True)
     fit_id = uuid.uuid4().hex
-    cluster = Cluster(client, gang.timeouts, gang.workers)
+    cluster = Cluster(client, gang)
     sent: Any = data
     if len(data) > _SMALL_BYTES:
         [sent] = cluster.scatter([data], [[]])

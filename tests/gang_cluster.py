@@ -14,6 +14,7 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 import gang_programs as programs
+from dsgd import Gang
 from dsgd.runtime import run_on_cluster
 
 
@@ -74,7 +75,8 @@ def on_ranks(
     client: Client, program: Any, *args: Any, blocks: Sequence[Any] = (), pack: Any = programs.keep, **options: Any
 ) -> Any:
     """Run a program with these arguments on the ranks of a job, which takes its blocks as they are."""
-    return run_on_cluster(program, list(blocks), client=client, pack=pack, args=args, **options)
+    gang = Gang(client, **{name: options.pop(name) for name in Gang().get_params() if name in options})
+    return run_on_cluster(program, list(blocks), client=gang, pack=pack, args=args, **options)
 
 
 def rank_workers(client: Client) -> list[str]:

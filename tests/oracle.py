@@ -76,12 +76,8 @@ def fits(client: Client, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]
             )
     for strategy in (member.strategy for member in MEMBERS[::4]):
         if strategy.talks != "by mailbox" and type(strategy).__name__ != "Hogwild":
-            yield (
-                f"{strategy!r}, tcp",
-                lambda s=strategy: SGDClassifier(sync=s, client=Gang(client, transport="tcp"), n_jobs=2, **FIT).fit(
-                    X, Y
-                ),
-            )
+            over_tcp = SGDClassifier(sync=strategy, client=Gang(client, transport="tcp"), n_jobs=2, **FIT)
+            yield f"{strategy!r}, tcp", lambda model=over_tcp: model.fit(X, Y)
     for loss in ("hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron"):
         yield f"sgd {loss}, sparse", lambda loss=loss: SGDClassifier(loss=loss, **FIT).fit(S, Y)
     for options in (
@@ -92,9 +88,10 @@ def fits(client: Client, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]
         {"sampling": "importance"},
         {"early_stopping": True},
         {"class_weight": "balanced", "learning_rate": "adaptive", "eta0": 0.1},
-        {"out_of_core": True},
     ):
         yield f"sgd {options}", lambda options=options: SGDClassifier(**options, **FIT).fit(X, Y3)
+    on_disk = SGDClassifier(client=Gang(out_of_core=True), **FIT)
+    yield "sgd {'out_of_core': True}", lambda: on_disk.fit(X, Y3)
     for loss in ("squared_error", "huber", "epsilon_insensitive"):
         yield f"sgd {loss}", lambda loss=loss: SGDRegressor(loss=loss, **FIT).fit(X, MARGIN)
     yield "sgd weights", lambda: SGDClassifier(**FIT).fit(X, Y, sample_weight=1.0 + (Y == 0))

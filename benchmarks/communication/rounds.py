@@ -31,7 +31,7 @@ import dsgd.comm.wires.inproc
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.workers import workers
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.datasets import load_or_generate
 
 PAGE = "performance"
@@ -72,7 +72,7 @@ def cores_for(name: str, client: Client) -> Iterator[None]:
 def measure(name: str, X: Any, y: Any, client: Client, n_epochs: int) -> dict[str, Any]:
     """Train once; return the microseconds of a round and of its phases."""
     transport, every = WIRES[name]
-    place: dict[str, Any] = {"n_jobs": 2} if transport is None else {"client": client, "transport": transport}
+    place: dict[str, Any] = {"n_jobs": 2} if transport is None else {"client": Gang(client, transport=transport)}
     model = SGDClassifier(sync=every, max_iter=n_epochs, tol=None, random_state=0, **place)
     with cores_for(name, client):
         model.fit(X, y)

@@ -100,9 +100,9 @@ class Fit:
         return float(self.model.elimination_history_[0][-1].seconds)
 
 
-def fit(client: Client, X: Any, y: Any, **options: Any) -> Fit:
+def fit(client: Client, X: Any, y: Any, on_failure: str = "raise", **options: Any) -> Fit:
     """Fit once."""
-    model = SVC(n_jobs=1, client=client, **options)
+    model = SVC(n_jobs=1, client=Gang(client, on_failure=on_failure), **options)
     before = client.run(processor_seconds)
     seconds, after = timed(model.fit, X, y).seconds, client.run(processor_seconds)
     return Fit(seconds, max(after[worker] - before[worker] for worker in after), model)

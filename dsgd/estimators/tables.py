@@ -261,7 +261,7 @@ def _computed(estimator: Any, values: Sequence[Any]) -> list[Any]:
 
     gang = estimator._deployment
     with client_for(gang.client) as client, stage("encode"):
-        cluster = Cluster(client, gang.timeouts, gang.workers)
+        cluster = Cluster(client, gang)
         return cluster.gather(cluster.compute(values), "encoding the rows", "peer")
 
 

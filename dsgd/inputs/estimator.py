@@ -230,7 +230,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         with client_for(self._client_of(kept)) as client, released([]) as held:
             # Summarising blocks already runs dsgd on the workers, so these are asked before the gang does.
             with stage("connect"):
-                cluster = Cluster(client, gang.timeouts, gang.workers)
+                cluster = Cluster(client, gang)
             place = partial(place_blocks, cluster, (X, y, sample_weight), check, expected, spread, self._if_too_large)
             blocks = place(held) if kept is None else kept_blocks(kept, cluster, place, expected, spread)
             if is_distributed(X):

@@ -65,14 +65,14 @@ class ClusterBlocks:
         from dsgd.runtime import run_on_cluster
         from dsgd.runtime.worker.store import PackedAs
 
-        gang, (name, is_packed) = terms.gang, self._name_packed(work)
+        name, is_packed = self._name_packed(work)
         with released([]) as held:
             beside = work.beside if work.beside is not None else self._starts() if work.numbered else None
             futures, resend = (self.futures, self.resend) if beside is None else self._extended(beside, held)
             result = run_on_cluster(
                 work.program,
                 futures,
-                client=self.cluster.client,
+                client=replace(terms.gang, client=self.cluster.client),
                 pack=work.pack,
                 # Rows sent from here are already cut for the ranks, in the same way wherever these run.
                 cut=work.cut if self.resend is None else None,
@@ -88,11 +88,6 @@ class ClusterBlocks:
                 given=work.given,
                 packed_as=PackedAs(name, self.packed.anchors) if self.packed is not None and name else None,
                 on_event=terms.on_event,
-                transport=gang.transport,
-                on_failure=gang.on_failure,
-                elastic=gang.elastic,
-                timeouts=gang.timeouts,
-                workers=gang.workers,
                 title=terms.title,
             )
         if self.packed is not None and name:

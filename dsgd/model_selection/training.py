@@ -244,13 +244,19 @@ def check_base(estimator: Any) -> None:
             f"are models that are linear in the same rows. Got {estimator!r}. Use GridSearchCV for pipelines, or "
             "transform the rows before."
         )
+    parameters = _parameters(estimator)
     for name, value in _WITHOUT.items():
-        given = getattr(estimator, name)
+        given = parameters[name]
         if given is not value and given != value:
             raise IncompatiblePartsError(
                 f"SGDSearchCV takes plain steps by row: {type(estimator).__name__}({name}={given!r}) does not go with "
                 "it. Leave it out, set it on best_estimator_ afterwards, or use GridSearchCV."
             )
+
+
+def _parameters(estimator: AbstractSGD) -> dict[str, Any]:
+    """Return the parameters of an estimator, and the fields of its `dsgd.Gang`."""
+    return {**estimator._deployment.get_params(), **estimator.get_params(deep=False)}
 
 
 def check_in_process(settings: Sequence[Mapping[str, Any]]) -> None:
@@ -275,8 +281,9 @@ def check_on_cluster(estimator: AbstractSGD, X: Any, scorers: Mapping[str, Any])
         raise IncompatiblePartsError(
             "SGDSearchCV on a cluster takes arrays or dask collections, and no Rows: pass X and y."
         )
+    parameters = _parameters(estimator)
     for name, value in _ON_CLUSTER.items():
-        given = getattr(estimator, name)
+        given = parameters[name]
         if given is not value and given != value:
             raise IncompatiblePartsError(
                 f"SGDSearchCV on a cluster does not go with {type(estimator).__name__}({name}={given!r}). "

@@ -144,9 +144,10 @@ class Gang:
             )
         return replace(self, **fields_)
 
-    def placeless(self) -> Self:
-        """Return this without what says where a fit runs, reads and writes."""
-        return replace(self, **dict.fromkeys(PLACES))
+    def placeless(self) -> Self | None:
+        """Return this without what says where a fit runs, reads and writes; None if nothing else is given."""
+        rest = replace(self, **dict.fromkeys(PLACES))
+        return rest if rest.given() else None
 
     def check(self, name: str, takes: Collection[str]) -> None:
         """Raise `InvalidParameterError` for fields that an estimator, of this name, does not take.

@@ -2,9 +2,9 @@
 
 How long jobs on a cluster wait, and for what.
 
-Every one of these can be given in a call (`dsgd.runtime.run_on_cluster`), on an estimator (``timeouts=``), on the
-command line (``--timeout queue=1h``) or in Dask's configuration, there under ``dsgd.runtime.timeouts``. What is given
-nearer to the job comes first; what is given nowhere is as follows.
+Every one of these can be given in a `dsgd.Gang` (``timeouts=``), on the command line (``--timeout queue=1h``) or in
+Dask's configuration, there under ``dsgd.runtime.timeouts``. What is given nearer to the job comes first; what is given
+nowhere is as follows.
 
 The values of ``on_failure``: what happens to a job when a machine fails.
 """
@@ -101,23 +101,17 @@ class Timeouts:
         InvalidParameterError
             The configuration says something that is no positive length of time.
         """
-        given = getattr(self, name)
-        return float(given) if given is not None else _configured(name)
+        if (given := getattr(self, name)) is not None:
+            return float(given)
+        # Not before it is needed: training in this process does not load Dask.
+        import dask.config
 
-    def settled(self, **nearer: float | None) -> Self:
-        """Return all of them as numbers; what is given by name comes first."""
-        names = [field.name for field in fields(self)]
-        return type(self)(**{name: self.seconds(name) if nearer.get(name) is None else nearer[name] for name in names})
+        value: Any = dask.config.get(f"{_SETTING}.{name}", None)
+        return DEFAULT_TIMEOUTS[name] if value is None else _seconds(f"the setting {_SETTING}.{name} of dask", value)
 
-
-def _configured(name: str) -> float:
-    # Not before it is needed: training in this process does not load Dask.
-    import dask.config
-
-    value: Any = dask.config.get(f"{_SETTING}.{name}", None)
-    if value is None:
-        return DEFAULT_TIMEOUTS[name]
-    return _seconds(f"the setting {_SETTING}.{name} of dask", value)
+    def settled(self) -> Self:
+        """Return all of them as numbers."""
+        return type(self)(**{field.name: self.seconds(field.name) for field in fields(self)})
 
 
 def _seconds(where: str, value: Any) -> float:

@@ -5,7 +5,7 @@ of dsgd, the time, and the model: the name of its class, its parameters and its 
 `dsgd.saving.values` writes them.
 
 Whatever a model keeps is written, by its type: no attribute is listed. What cannot be written is an error, but for what
-tells of the training and not of the model; and where a fit ran (`PLACES`) is left out, so that a file from
+tells of the training and not of the model; and where a fit ran (`dsgd.Gang.placeless`) is left out, so that a file from
 elsewhere says neither what a further fit reads nor where it writes.
 """
 
@@ -181,8 +181,7 @@ def _write_estimator(model: Any, to: Writer) -> list[Any]:
             "run, read and write. Leave it out of the grid."
         )
     if "client" in given:
-        gang = as_gang(given["client"]).placeless()
-        given["client"] = gang if gang.given() else None
+        given["client"] = as_gang(given["client"]).placeless()
     parameters = {
         parameter: _written(to, f"{name}({parameter}=...)", parameter, value) for parameter, value in given.items()
     }
@@ -218,8 +217,8 @@ def _read_estimator(content: Any, of: Reader) -> Any:
     hidden = (each for each in attributes if each in known or each.startswith("__") or _is_code(kind, each))
     _check_names(f"attributes of {name}", hidden)
     given = {parameter: of.named(parameter, coded) for parameter, coded in parameters.items()}
-    gang = given.get("client") or Gang()
-    if not isinstance(gang, Gang) or gang != gang.placeless():
+    gang = given.get("client")
+    if gang is not None and not (isinstance(gang, Gang) and gang == gang.placeless()):
         raise DamagedError(f"it says where a fit of {name} runs, reads or writes: client={gang!r:.80}")
     _check_names(f"candidates of {name} with parameters", _places_in(given.get("param_grid")))
     model = kind(**given)

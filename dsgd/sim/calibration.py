@@ -27,6 +27,7 @@ from dsgd.collectives.group import calibrate as calibrate_link
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidParameterError
 from dsgd.local import SGD, Objective, Shard
+from dsgd.runtime.deployment import Gang
 from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import train
@@ -236,12 +237,11 @@ def run_measurement(
     return run_on_cluster(
         program,
         [],
-        client=client,
+        client=Gang(client, transport=transport),
         pack=_take_none,
         args=args,
         n_ranks=n_ranks,
         ranks_per_worker=ranks_per_worker,
-        transport=transport,
     )
 
 

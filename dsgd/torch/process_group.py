@@ -20,6 +20,7 @@ import platform
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ import torch.distributed as dist
 
 from dsgd.collectives import Group
 from dsgd.collectives.compressed import compressed_mean
-from dsgd.comm.base import AbstractTransport, TransportName
+from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import (
     HEADER_BYTES,
     AbortFlag,
@@ -51,6 +52,7 @@ from dsgd.errors import (
     ProtocolError,
 )
 from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.runtime.deployment import as_gang
 from dsgd.runtime.gang.client import client_for
 from dsgd.runtime.gang.job import run_on_cluster
 from dsgd.runtime.rank import GangResult, Rank
@@ -344,7 +346,6 @@ def launch(
     client: Any = None,
     *,
     n_ranks: int | None = None,
-    transport: TransportName = "auto",
 ) -> GangResult:
     """Run a function on every rank of a gang.
 
@@ -353,13 +354,11 @@ def launch(
     function : callable
         Called as ``function(rank)``, or without arguments if it takes none. ``rank.number`` and ``rank.size`` say who
         it is; `Synchronizer` finds the rank by itself.
-    client : distributed.Client, SimulatedCluster or None, default None
+    client : `dsgd.Gang`, distributed.Client, SimulatedCluster or None, default None
         Where: one rank per thread of the workers of a cluster; None takes the current client, or starts a worker
         process per core and closes them in the end.
     n_ranks : int or None, default None
         How many ranks; None is all there can be.
-    transport : str, default "auto"
-        The transport; see `dsgd.runtime.run_on_cluster`.
 
     Returns
     -------
@@ -374,12 +373,12 @@ def launch(
         The cluster cannot run it, see `dsgd.runtime.run_on_cluster`.
     """
     arguments = (function, bool(inspect.signature(function).parameters))
-    if isinstance(client, SimulatedCluster):
-        return client.run(run_function, [None] * client.ranks, arguments)
-    with client_for(client, n_workers=n_ranks) as found:
-        return run_on_cluster(
-            run_function, [], client=found, pack=_nothing, args=arguments, n_ranks=n_ranks, transport=transport
-        )
+    gang = as_gang(client)
+    if isinstance(gang.client, SimulatedCluster):
+        return gang.client.run(run_function, [None] * gang.client.ranks, arguments)
+    with client_for(gang.client, n_workers=n_ranks) as found:
+        there = replace(gang, client=found)
+        return run_on_cluster(run_function, [], client=there, pack=_nothing, args=arguments, n_ranks=n_ranks)
 
 
 def _nothing(blocks: object, rank: int) -> None:

@@ -94,8 +94,7 @@ def place_rows(
         return _rows_of(looks, X, y, None)
     from dsgd.runtime.gang.cluster import Cluster
 
-    gang = estimator._deployment
-    cluster = Cluster(client, gang.timeouts, gang.workers)
+    cluster = Cluster(client, estimator._deployment)
     if is_distributed(X):
         blocks = cluster.compute(to_delayed_blocks(X, y, None, build=make_block))
     else:

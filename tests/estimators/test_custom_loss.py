@@ -113,7 +113,7 @@ def test_rows_of_files_call_the_functions(tmp_path: Any) -> None:
     pytest.importorskip("pyarrow")
     path = str(tmp_path / "rows.parquet")
     pandas.DataFrame(X, columns=list("abcdef")).assign(y=LABELS).to_parquet(path)
-    for options in ({}, {"n_jobs": 2, "sync": 20, "out_of_core": True}):
+    for options in ({}, {"n_jobs": 2, "sync": 20, "client": Gang(out_of_core=True)}):
         own, named = (fitted(SGDClassifier, loss, path, "y", **options) for loss in (LOG_LOSS, "log_loss"))
         assert_same(own, named)
         np.testing.assert_array_equal(own.predict(path), named.predict(path))

@@ -42,7 +42,7 @@ def tables() -> tuple[Table, Table]:
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one thread": {},
     "two threads": {"n_jobs": 2, "sync": LocalSGD(32)},
-    "out of core": {"n_jobs": 2, "sync": LocalSGD(32), "out_of_core": True},
+    "out of core": {"n_jobs": 2, "sync": LocalSGD(32), "client": Gang(out_of_core=True)},
     "simulated": {"client": SimulatedCluster(ranks=2), "sync": LocalSGD(32)},
     "averaged": {"average": 100},
     "apart": {"n_jobs": 2, "sync": DPSGD(32)},

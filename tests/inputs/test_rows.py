@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dsgd import Rows, SGDClassifier, SGDRegressor
+from dsgd import Gang, Rows, SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.local import Momentum
 from dsgd.sim import SimulatedCluster
@@ -61,7 +61,7 @@ def same(one: Any, other: Any) -> bool:
         {"n_jobs": 2, "early_stopping": True},
         {"early_stopping": True, "class_weight": "balanced"},
         {"shuffle": False},
-        {"out_of_core": True},
+        {"client": Gang(out_of_core=True)},
         {"average": True, "optimizer": Momentum(0.5, batch=4), "learning_rate": "constant"},
         {"client": SimulatedCluster(3, "10GbE")},
     ],

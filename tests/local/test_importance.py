@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels import importance as kernels
 from dsgd.kernels.importance import build, find_all, sum_levels, total, update_all
@@ -193,7 +193,11 @@ def test_rates_that_wipe_the_model_wipe_it(schedule: str) -> None:
     ("options", "error", "named"),
     [
         ({"sampling": "often"}, InvalidParameterError, "'importance'.*often"),
-        ({"sampling": Importance(0.5), "out_of_core": True}, IncompatiblePartsError, "out_of_core.*Importance"),
+        (
+            {"sampling": Importance(0.5), "client": Gang(out_of_core=True)},
+            IncompatiblePartsError,
+            "out_of_core.*Importance",
+        ),
         ({"sampling": "importance", "sync": Hogwild()}, IncompatiblePartsError, "Hogwild.*Importance"),
         ({"sampling": "importance", "sync": AnytimeSGD()}, IncompatiblePartsError, "AnytimeSGD.*Importance"),
     ],

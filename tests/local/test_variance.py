@@ -191,7 +191,7 @@ def test_rows_may_be_in_a_file_or_in_single_precision() -> None:
         ({"sync": AnytimeSGD()}, "AnytimeSGD.*SAGA"),
         ({"sync": ASGD()}, "ASGD.*SAGA"),
         ({"sync": MinibatchSGD(compressor=ErrorFeedback(TopK(0.1)))}, "TopK.*SAGA"),
-        ({"out_of_core": True}, "out_of_core.*SAGA"),
+        ({"client": Gang(out_of_core=True)}, "out_of_core.*SAGA"),
         ({"optimizer": SAGA(1000.0), "alpha": 0.01}, "step.*alpha"),
     ],
 )

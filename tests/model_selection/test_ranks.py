@@ -182,8 +182,8 @@ def test_halving_and_the_last_fit():
     [
         ({"sync": DPSGD()}, GRID, {}, "LocalSGD"),
         ({"sync": LocalSGD(overlap=True)}, GRID, {}, "overlap"),
-        ({"elastic": True}, GRID, {}, "elastic"),
-        ({"out_of_core": True}, GRID, {}, "out_of_core"),
+        ({"client__elastic": True}, GRID, {}, "elastic"),
+        ({"client__out_of_core": True}, GRID, {}, "out_of_core"),
         ({}, GRID, {"scoring": "f1_macro"}, "accuracy"),
         ({}, {"sync": [8, "minibatch"]}, {}, r"Got MinibatchSGD.*GridSearchCV"),
         ({"client": None}, {"sync": [8, 64]}, {}, "SimulatedCluster"),

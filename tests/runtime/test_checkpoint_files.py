@@ -14,7 +14,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.errors import CheckpointError
 from dsgd.local import SGD, Objective
 from dsgd.runtime import Checkpoint
@@ -142,9 +142,9 @@ def test_a_folder_that_others_use_is_refused(place: str) -> None:
         url = f"{place}/{name.strip('.')}"
         put(url, name, content)
         before = content_of(url)
-        for options in ({"checkpoint": Checkpoint(url, overwrite=True)}, {"checkpoint": url, "resume_from": "auto"}):
+        for gang in (Gang(checkpoint=Checkpoint(url, overwrite=True)), Gang(checkpoint=url, resume_from="auto")):
             with pytest.raises(CheckpointError, match=rf"used by another program: it holds '{re.escape(name)}'.*/dsgd"):
-                SGDClassifier(**options).fit(X, X[:, 0] > 0)
+                SGDClassifier(client=gang).fit(X, X[:, 0] > 0)
         assert content_of(url) == before
 
 

@@ -189,7 +189,7 @@ def test_a_worker_may_leave_when_it_has_just_taken_rows(monkeypatch: pytest.Monk
 def test_what_only_a_worker_that_has_left_could_do_is_not_waited_for() -> None:
     """Dask keeps such a task for ever, and its worker is not silent: it is gone."""
     with start_cluster(2) as own, Client(own, set_as_default=False) as client:
-        cluster = Cluster(client, LIMITS)
+        cluster = Cluster(client, Gang(timeouts=LIMITS))
         address = max(cluster.threads)
         client.retire_workers([address], close_workers=True)
         future = cluster.submit(abs, -1, workers=[address])

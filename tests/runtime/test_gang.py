@@ -18,7 +18,7 @@ from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, __version__, get_client, worker_client
 
 import gang_programs as programs
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.errors import (
     ClusterError,
     ClusterUnreachableError,
@@ -26,7 +26,7 @@ from dsgd.errors import (
     InvalidParameterError,
     VersionMismatchError,
 )
-from dsgd.runtime import client_for, client_of, close_own_cluster, connect_client, run_on_cluster
+from dsgd.runtime import Timeouts, client_for, client_of, close_own_cluster, connect_client, run_on_cluster
 from dsgd.runtime.gang import cluster as cluster_module
 from dsgd.runtime.worker import process
 from gang_cluster import client_fixture, cluster_fixture, on_ranks, put_blocks, start_cluster, wait_until
@@ -139,7 +139,7 @@ def test_a_block_that_no_worker_takes_is_an_error(client: Client) -> None:
         raise OSError("the connection is closed")
 
     with pytest.raises(ClusterError, match=r"block 0 could not be sent to any worker.*connection is closed"):
-        on_ranks(client, programs.add_up, blocks=blocks, reload=reload, timeout_s=1)
+        on_ranks(client, programs.add_up, blocks=blocks, reload=reload, timeouts=Timeouts(peer=1))
 
 
 def test_the_account_and_the_stats_come_home(client: Client) -> None:
@@ -188,8 +188,8 @@ def test_a_worker_without_dsgd_is_left_out() -> None:
         assert caught[0].filename == __file__
         assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 1
         with pytest.raises(VersionMismatchError, match=f"worker {two} cannot import dsgd"):
-            run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, workers=[two])
-        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, workers=[one]).value[0] == 1
+            run_on_cluster(programs.add_up, [], client=Gang(client, workers=[two]), pack=programs.keep)
+        assert run_on_cluster(programs.add_up, [], client=Gang(client, workers=[one]), pack=programs.keep).value[0] == 1
 
 
 def test_the_first_jobs_of_several_clients_wait_for_the_workers() -> None:
@@ -234,9 +234,7 @@ def test_jobs_keep_to_the_workers_that_are_meant() -> None:
             with pytest.raises(ClusterError, match="no worker of the cluster is meant by workers="):
                 places(nobody)
         for wrong in ("one", [], {"slots": "two"}, 3):
-            with pytest.raises(
-                InvalidParameterError, match=r"run_on_cluster\(workers=\.\.\.\) must be a list of names"
-            ):
+            with pytest.raises(InvalidParameterError, match=r"Gang\(workers=\.\.\.\) must be a list of names"):
                 places(wrong)
 
 

@@ -18,8 +18,8 @@ from distributed import Client, LocalCluster
 
 import gang_programs as programs
 from dsgd import __version__
-from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
-from dsgd.runtime import run_on_cluster
+from dsgd.errors import ClusterError, GangTimeoutError, VersionMismatchError, WorkerLostError
+from dsgd.runtime import Timeouts, run_on_cluster
 from dsgd.runtime.gang.cluster import prepare_scheduler
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
@@ -66,10 +66,12 @@ class Fit(threading.Thread):
 
 
 def test_the_queue_is_in_order_and_says_where_a_job_is(cluster: LocalCluster, client: Client) -> None:
-    """Jobs run in the order they came, and each is told its place as it moves up, once per place."""
-    first, second, third = (Fit(cluster, programs.spin, 1.0), Fit(cluster), Fit(cluster))
+    """Jobs run in the order they came, each is told its place as it moves up, and none waits longer than it will."""
+    first, second, third = (Fit(cluster, programs.spin, 2.0), Fit(cluster), Fit(cluster))
     first.start()
     wait_until(lambda: not first.runs)
+    with pytest.raises(GangTimeoutError, match=r"the job waited 0\.1 s for other jobs to release tcp://"):
+        on_ranks(client, programs.add_up, timeouts=Timeouts(queue=0.1))
     for fit, place in ((second, 1), (third, 2)):
         fit.start()
         wait_until(lambda fit=fit, place=place: fit.place != place)
@@ -251,7 +253,7 @@ def test_a_worker_that_cannot_start_its_rank_is_done_without(
     busy = client.submit(programs.await_file, str(release), workers=[worker], pure=False)
     wait_until(lambda: not client.processing()[worker])
     with pytest.warns(RuntimeWarning, match=f"on worker {worker} .* did not start; training goes on with 1 ranks"):
-        result = on_ranks(client, programs.add_up, timeout_s=1.5, on_failure="restart")
+        result = on_ranks(client, programs.add_up, timeouts=Timeouts(peer=1.5), on_failure="restart")
     assert result.value[0] == 1
     assert not busy.done()
     release.touch()

@@ -24,6 +24,7 @@ import gang_programs as programs
 from dsgd.comm.memory import neighbours
 from dsgd.comm.wires import shm
 from dsgd.errors import ClusterError, GangError, GangTimeoutError, InvalidDataError, RankError, WorkerLostError
+from dsgd.runtime import Timeouts
 from dsgd.runtime.gang.cluster import Cluster
 from forks import forking
 from gang_cluster import (
@@ -198,7 +199,7 @@ def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
     listener = once(lambda: stopped.append(signal_rank(client, 1, signal.SIGSTOP)[1]))
     try:
         with pytest.raises(GangTimeoutError, match=r"rank 0 waited 1 s for rank 1") as caught:
-            on_ranks(client, programs.spin, 60.0, timeout_s=1.0, on_event=listener)
+            on_ranks(client, programs.spin, 60.0, timeouts=Timeouts(peer=1.0), on_event=listener)
     finally:
         os.kill(stopped[0], signal.SIGCONT)
     assert caught.value.__notes__[0].startswith("raised by rank 0")
@@ -216,7 +217,7 @@ def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None
 
     try:
         with pytest.raises(GangTimeoutError, match=r"rank 1 on worker tcp://.* hangs: .*not heard of for \d+\.\d s"):
-            on_ranks(client, programs.spin, 60.0, hung_after_s=3.0, on_event=once(stop))
+            on_ranks(client, programs.spin, 60.0, timeouts=Timeouts(hung=3.0), on_event=once(stop))
         assert time.monotonic() - begin[0] < 20.0
     finally:
         os.kill(stopped[0], signal.SIGCONT)
@@ -224,7 +225,7 @@ def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None
 
 def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
     """A rank that computes without the interpreter lock for longer than the limit is left alone."""
-    result = on_ranks(client, programs.compute, 4.0, hung_after_s=2.5)
+    result = on_ranks(client, programs.compute, 4.0, timeouts=Timeouts(hung=2.5))
     assert result.value == 2.0
 
 
@@ -239,7 +240,7 @@ def test_a_clock_that_is_set_back_is_no_hung_rank(client: Client) -> None:
 
     cluster = Cluster(client)
     try:
-        result = on_ranks(client, programs.spin, 3.0, hung_after_s=1.5, on_event=once(set_back))
+        result = on_ranks(client, programs.spin, 3.0, timeouts=Timeouts(hung=1.5), on_event=once(set_back))
         assert result.value > 0
         silences = []
         for _ in range(5):
@@ -301,7 +302,7 @@ def test_a_busy_worker_is_named(client: Client) -> None:
     busy = client.submit(time.sleep, 2.5, workers=[worker], pure=False)
     time.sleep(0.2)
     with pytest.raises(GangTimeoutError, match=worker):
-        on_ranks(client, programs.spin, 60.0, timeout_s=1.0)
+        on_ranks(client, programs.spin, 60.0, timeouts=Timeouts(peer=1.0))
     busy.result()
 
 
@@ -381,7 +382,7 @@ def test_a_client_that_is_stopped_gives_its_workers_back(client: Client, running
     process, pipe = running("spin", "4s")
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        assert on_ranks(client, programs.add_up, queue_timeout_s=60).value[0] == 2
+        assert on_ranks(client, programs.add_up, timeouts=Timeouts(queue=60)).value[0] == 2
         assert client.run_on_scheduler(_job_ids) == []
     finally:
         os.kill(process.pid, signal.SIGCONT)

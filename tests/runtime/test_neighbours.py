@@ -13,7 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import gang_programs as programs
-from dsgd.runtime import Restart, Shrink
+from dsgd.runtime import Restart, Shrink, Timeouts
 from dsgd.runtime.timeouts import FailurePolicy
 from gang_cluster import client_fixture, cluster_fixture, on_ranks, signal_rank, wait_until
 
@@ -112,7 +112,7 @@ def test_a_function_of_another_user_costs_it_no_worker(client: Client, neighbour
             blocks=client.map(_block, range(3), pure=False),
             on_event=hold,
             on_failure="restart",
-            hung_after_s=3.0,
+            timeouts=Timeouts(hung=3.0),
         )
     assert result.value == 2
     assert sum(stats["n_blocks"] for stats in result.stats) == 3
@@ -141,7 +141,7 @@ def test_a_hung_worker_is_removed_where_that_is_asked_for(
                 blocks=client.map(_block, range(3), pure=False),
                 on_event=stop,
                 on_failure=policy(remove_hung=True),
-                hung_after_s=3.0,
+                timeouts=Timeouts(hung=3.0),
             )
         assert result.value == 2
         assert sum(stats["n_blocks"] for stats in result.stats) == (3 if policy is Restart else 2)

@@ -15,6 +15,7 @@ from distributed import Client
 
 import gang_programs as programs
 from chaos.harness import Cluster
+from dsgd.runtime import Timeouts
 from gang_cluster import assert_clean, on_ranks, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -59,7 +60,7 @@ def test_a_scheduler_that_slept_blames_nobody(cluster: Cluster) -> None:
                 sleep()
 
         # Long enough for a process that gets no core for a while, as on a machine with ten times as much load.
-        result = on_ranks(client, programs.spin, 7.5, hung_after_s=5.0, on_event=stop)
+        result = on_ranks(client, programs.spin, 7.5, timeouts=Timeouts(hung=5.0), on_event=stop)
         assert result.value > 0
         assert_clean(client)
 
@@ -119,7 +120,7 @@ def test_a_worker_that_is_always_late_is_not_hung(cluster: Cluster) -> None:
             if "phase" not in event and not starving.ident:
                 starving.start()
 
-        result = on_ranks(client, programs.spin, 7.0, hung_after_s=2.0, on_event=once)
+        result = on_ranks(client, programs.spin, 7.0, timeouts=Timeouts(hung=2.0), on_event=once)
         starving.join()
         assert result.value > 0
         assert_clean(client)

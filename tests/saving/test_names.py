@@ -121,10 +121,10 @@ def test_no_grid_of_a_file_names_code(case: str, tmp_path: Path) -> None:
 
 def test_no_grid_of_a_file_says_where_fits_write(tmp_path: Path) -> None:
     """Candidates of a file set no checkpoints: a fit would write where the file says."""
-    search = SVMSearchCV(SVC(), {"checkpoint": [str(tmp_path)]})
+    search = SVMSearchCV(SVC(), {"client__checkpoint": [str(tmp_path)]})
     with pytest.raises(ModelFileError, match="does not say where fits run, read and write"):
         search.save(tmp_path / "model")
-    grid = {"dict": [["estimator__checkpoint", [str(tmp_path)]]]}
+    grid = {"dict": [["estimator__client__checkpoint", [str(tmp_path)]]]}
     with pytest.raises(ModelFileError, match="candidates of SVMSearchCV"):
         dsgd.load(
             forged(tmp_path / "model", SVMSearchCV(SVC(), {}), lambda content: content[1].update(param_grid=grid))

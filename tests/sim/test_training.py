@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from typer.testing import CliRunner
 
-from dsgd import SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.cli import app
 from dsgd.compress import ErrorFeedback, GTopK, TopK
 from dsgd.datasets import split_rows
@@ -276,9 +276,9 @@ def test_what_needs_real_machines_is_refused(data):
 
     X, y = data
     cluster = SimulatedCluster(2)
-    for options in ({"transport": "tcp"}, {"on_failure": "restart"}, {"elastic": True}, {"out_of_core": True}):
+    for fields in ({"transport": "tcp"}, {"on_failure": "restart"}, {"elastic": True}, {"out_of_core": True}):
         with pytest.raises(IncompatiblePartsError, match="SimulatedCluster"):
-            SGDClassifier(**OPTIONS, **options, client=cluster).fit(X, y)
+            SGDClassifier(**OPTIONS, client=Gang(cluster, **fields)).fit(X, y)
     with pytest.raises(InvalidParameterError, match="n_jobs=3"):
         SGDClassifier(**OPTIONS, n_jobs=3, client=cluster).fit(X, y)
     with pytest.raises(InvalidDataError, match="arrays of this process"):

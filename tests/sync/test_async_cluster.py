@@ -24,9 +24,11 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return X, (X @ rng.standard_normal(8) > 0).astype(int)
 
 
-def fit(client: Client, strategy: Any, **options: Any) -> SGDClassifier:
+def fit(client: Client, strategy: Any, transport: Any = "auto", **options: Any) -> SGDClassifier:
     X, y = rows()
-    clf = SGDClassifier(max_iter=3, tol=None, random_state=0, sync=strategy, client=client, **options).fit(X, y)
+    clf = SGDClassifier(
+        max_iter=3, tol=None, random_state=0, sync=strategy, client=Gang(client, transport=transport), **options
+    ).fit(X, y)
     assert clf.score(X, y) > 0.95
     assert_clean(client)
     return clf
@@ -44,7 +46,7 @@ def test_every_rank_of_every_worker_has_a_mailbox(client: Client, strategy: Any)
 @pytest.mark.parametrize(("transport", "n_jobs"), [("rpc", 2), ("tcp", 3)])
 def test_messages_take_the_way_that_there_is(client: Client, transport: Any, n_jobs: int) -> None:
     """Mailboxes go through the ports of the workers where nothing else may be used; workers may run unequal numbers."""
-    clf = fit(client, ASGD(64), client=Gang(transport=transport), n_jobs=n_jobs)
+    clf = fit(client, ASGD(64), transport, n_jobs=n_jobs)
     assert transport in clf.fit_report_["transport"]
     assert len(clf.ledger_.ranks) == n_jobs + 1
 

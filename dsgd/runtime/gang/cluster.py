@@ -33,7 +33,7 @@ from distributed.comm import CommClosedError
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, GangTimeoutError, VersionMismatchError
 from dsgd.runtime.dask_internals import BlockedCall, blocked_call, event_loop, make_scheduler_probe
-from dsgd.runtime.deployment import Workers, check_workers, meant_workers
+from dsgd.runtime.deployment import Gang, meant_workers
 from dsgd.runtime.gang.client import LoopCall, call_scheduler, guarded
 from dsgd.runtime.messages import local_versions
 from dsgd.runtime.scheduler.plugin import SCHEDULER_PLUGIN, GangSchedulerPlugin
@@ -142,11 +142,11 @@ _TOLD: Final[WeakKeyDictionary[Any, set[str]]] = WeakKeyDictionary()
 class Cluster:
     """A cluster whose scheduler takes jobs, and those of its workers that can run ranks."""
 
-    def __init__(self, client: Client, timeouts: Timeouts | None = None, workers: Workers = None) -> None:
-        check_workers("workers=...", workers)
+    def __init__(self, client: Client, gang: Gang | None = None) -> None:
+        gang = gang or Gang()
         self.client = client
-        self.limits = (timeouts or Timeouts()).settled()
-        self._names, self.resources = meant_workers(workers)
+        self.limits = (gang.timeouts or Timeouts()).settled()
+        self._names, self.resources = meant_workers(gang.workers)
         self.threads: dict[str, int] = {}
         self._turns = itertools.count()
         self.only: list[str] | None = None

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from dsgd.collectives.cost import Algorithm
-from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, GangError, InvalidParameterError, MemoryLimitError
 from dsgd.ledger import Ledger
 from dsgd.runtime.dask_internals import scheduler_address, servers_here
-from dsgd.runtime.deployment import Workers, check_workers
+from dsgd.runtime.deployment import Gang, as_gang
 from dsgd.runtime.gang.client import out_of_pool, require_cluster
 from dsgd.runtime.gang.cluster import Cluster
 from dsgd.runtime.gang.job_handle import JobHandle
@@ -27,13 +26,11 @@ from dsgd.runtime.logs import working_for
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, MemberPlan, Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
-from dsgd.runtime.timeouts import FailurePolicy, Timeouts, as_policy, check_timeouts
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.process import slow_timers
 from dsgd.runtime.worker.store import PackedAs
 from dsgd.runtime.worker.wires import WireOptions
 from dsgd.stages import stage
-from dsgd.validation import check_number
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -146,32 +143,22 @@ def run_on_cluster(
     program: RankProgram,
     blocks: Sequence[Future],
     *,
-    client: Client | None = None,
+    client: Gang | Client | None = None,
     pack: Pack,
     cut: Cut | None = None,
     args: tuple[Any, ...] = (),
     n_ranks: int | None = None,
     ranks_per_worker: int | None = None,
-    timeout_s: float | None = None,
-    queue_timeout_s: float | None = None,
-    hung_after_s: float | None = None,
-    timeouts: Timeouts | None = None,
     algorithm: Algorithm = "auto",
-    transport: TransportName = "auto",
-    ports: str | int | None = None,
-    interface: str | None = None,
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
     demand: MemoryDemand | None = None,
-    on_failure: FailurePolicy = "raise",
-    elastic: bool = False,
     reload: Callable[[int], Future] | None = None,
     mail: Mail | None = None,
     given: Any = None,
     packed_as: PackedAs | None = None,
     title: str | None = None,
-    workers: Workers = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
@@ -186,8 +173,12 @@ def run_on_cluster(
         that it notices when the job stops.
     blocks : sequence of Future
         The input, cut by rows; each holds one block. They remain the caller's.
-    client : distributed.Client or None, default None
-        A synchronous client; None takes the current one.
+    client : `dsgd.Gang`, distributed.Client or None, default None
+        A synchronous client, or a `Gang` around it that says how ranks exchange, on which workers they run, how long to
+        wait, and what happens when a machine fails; None takes the current client. With `n_ranks`, a new gang after a
+        failure has as many ranks as before. A program that uses ``rank.keeper`` resumes from its last snapshot; any
+        other starts from the beginning. An error that the program raises always ends the job. Checkpoints, and rows on
+        disk, are left to the program.
     pack : callable
         Called on every worker as ``pack(blocks, rank_number)`` with the sequence of its blocks in input order (maybe
         none) and the number of its first rank; returns the data. Every access to a block fetches it, so a packer that
@@ -203,31 +194,8 @@ def run_on_cluster(
     ranks_per_worker : int or None, default None
         How many ranks a worker may run at most. Programs that run threads of their own take 1 and ask
         ``rank.n_threads`` how many they have.
-    timeout_s : float or None, default None
-        How long a rank waits for a silent peer; None takes ``peer`` of `timeouts`.
-    queue_timeout_s : float or None, default None
-        How long the job waits for other jobs to release its workers; None takes ``queue`` of `timeouts`.
-    hung_after_s : float or None, default None
-        After how long without a heartbeat a worker counts as hung. Workers with a rank send one every eighth of that
-        time, or every two seconds, also while a kernel runs that releases the interpreter lock. None takes ``hung`` of
-        `timeouts`.
-    timeouts : Timeouts or None, default None
-        These and the other limits; see `dsgd.runtime.Timeouts` for what holds by default.
     algorithm : str, default "auto"
         How `Group.allreduce` works.
-    transport : {"auto", "spin", "shm", "tcp", "rpc"} or str, default "auto"
-        ``"auto"`` connects ranks of one host through shared memory and all others over TCP, or over the RPC of their
-        workers if no connection can be opened (with an entry in the worker's log); ``"spin"`` is the same, but a rank
-        that waits for a frame of a neighbour keeps its core busy for up to 10 ms before it sleeps (for a core per rank
-        and no other program beside them); ``"shm"`` is an error unless all ranks share memory; ``"tcp"`` takes TCP
-        alone, ``"rpc"`` the ports of the workers alone; ``"package.module:function"`` a wire of another package
-        (:doc:`/extending`), which the workers import.
-    ports : str or int, optional
-        Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default the
-        setting ``dsgd.comm.ports`` of dask, else any.
-    interface : str, optional
-        Network interface that ranks listen on, ``"ib0"``. By default the setting ``dsgd.comm.interface`` of dask, else
-        that of the worker's own address.
     on_event : callable, optional
         Called in this thread with the events that rank 0 publishes. Its errors stop the job, except
         `dsgd.progress.StopTraining`, which asks the program to end early (``rank.enough``).
@@ -235,14 +203,6 @@ def run_on_cluster(
         Rows and bytes of each block, if the caller knows them; else bytes are estimated by Dask.
     demand : MemoryDemand, optional
         Memory that ranks need on their workers; by default the size of their blocks.
-    on_failure : {"raise", "restart", "shrink"}, Restart or Shrink, default "raise"
-        What happens when a machine fails: its worker leaves, hangs, or cannot be reached by the others. ``"raise"``
-        ends the job. ``"restart"`` forms a new gang over all blocks, on the remaining workers or, with `n_ranks`, as
-        many as before. ``"shrink"`` continues with the remaining ranks and the blocks they hold. A program that uses
-        ``rank.keeper`` resumes from its last snapshot; any other starts from the beginning. An error that the program
-        raises always ends the job. The objects set how many failures are survived.
-    elastic : bool, default False
-        Whether workers that join the cluster also join the gang; the program decides when, see `SnapshotKeeper`.
     reload : callable, optional
         Called with the number of a block that was lost with its worker and that Dask cannot compute again (it was
         scattered); returns a future of the same block.
@@ -255,10 +215,6 @@ def run_on_cluster(
         and a later job with the same name packs nothing. By default nothing is kept.
     title : str, optional
         Title of the job on the dashboard of the cluster; by default the name of the program.
-    workers : sequence of str, mapping of str to float, or None, default None
-        The workers that ranks may run on: names, addresses or hosts, or amounts of resources that they have, as
-        ``{"GPU": 1}``; ranks count against these. None takes what ``dask.annotate(workers=..., resources=...)`` says,
-        else all workers that have this version of dsgd.
 
     Returns
     -------
@@ -270,11 +226,11 @@ def run_on_cluster(
     VersionMismatchError
         The scheduler, or every worker, has no dsgd or another version.
     ClusterError
-        No worker is meant, the workers have too few threads, or the cluster uses TLS and `transport` does not encrypt.
+        No worker is meant, the workers have too few threads, or the cluster uses TLS and the wire does not encrypt.
     MemoryLimitError
         A worker has too little memory for its share.
     WorkerLostError
-        A worker left during the job, and `on_failure` does not let the job continue.
+        A worker left during the job, and ``on_failure`` does not let the job continue.
     GangTimeoutError
         A rank hangs, or a deadline passed; names the rank.
     RankError
@@ -285,24 +241,19 @@ def run_on_cluster(
         The scheduler no longer answers.
     """
     began = time.perf_counter()
-    client = require_cluster(client)
+    gang = as_gang(client)
+    client = require_cluster(gang.client)
     rows = JobBlocks(blocks, block_rows, block_nbytes, None if demand is None else demand.packed, reload)
-    check_timeouts("run_on_cluster(timeouts=...)", timeouts)
-    if hung_after_s is not None:
-        check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
-    limits = (timeouts or Timeouts()).settled(peer=timeout_s, queue=queue_timeout_s, hung=hung_after_s)
-    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
+    wires = WireOptions.configured(gang.transport)
     wires.check_cluster(scheduler_address(client))
-    check_workers("run_on_cluster(workers=...)", workers)
-    policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     payload, of_first = cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given)
     with stage("connect"):
-        cluster = Cluster(client, limits, workers)
+        cluster = Cluster(client, gang)
     title = title or str(getattr(program, "__name__", type(program).__name__))
     handle = JobHandle(cluster, on_event, title)
-    recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
+    recovery = Recovery(handle, gang, block_rows, Limits(n_ranks, ranks_per_worker, demand))
     with out_of_pool(), handle.lease.attended, working_for(handle.job_id):
-        orders = Orders(payload, limits, algorithm, wires, recovery.is_possible, mail, packed_as)
+        orders = Orders(payload, cluster.limits, algorithm, wires, recovery.is_possible, mail, packed_as)
         try:
             outcomes = _outcomes(handle, recovery, rows, orders, of_first)
             with stage("gather"):

@@ -201,9 +201,8 @@ class JobHandle:
                 text = f"waiting for workers: {n_workers} belong to other jobs, place {place} in the queue"
                 self._emit({"phase": "queued", "position": place, "workers": n_workers, "text": text})
             if time.monotonic() >= deadline:
-                which = "jobs of this user" if status["most"] is not None else "other jobs"
                 workers = ", ".join(status["ahead"]) or "workers"
-                raise GangTimeoutError(f"the job waited {self._queue_s:g} s for {which} to release {workers}.")
+                raise GangTimeoutError(f"the job waited {self._queue_s:g} s for other jobs to release {workers}.")
             status = self._status(status["version"])
         if status["job_state"] == "running":
             return True

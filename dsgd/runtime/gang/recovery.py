@@ -27,10 +27,11 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from dsgd.errors import ClusterError, GangError, PausedError
+from dsgd.runtime.deployment import Gang
 from dsgd.runtime.gang.job_handle import JobHandle
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
-from dsgd.runtime.timeouts import Restart, Shrink
+from dsgd.runtime.timeouts import Shrink, as_policy
 from dsgd.runtime.worker.member import kept_blocks, request_pause
 from dsgd.validation import warn_user
 
@@ -59,18 +60,10 @@ class Limits(NamedTuple):
 class Recovery:
     """The failures of one job so far, and the plan of its next gang."""
 
-    def __init__(
-        self,
-        handle: JobHandle,
-        policy: Restart | Shrink | None,
-        elastic: bool,
-        block_rows: Sequence[int] | None,
-        limits: Limits,
-    ) -> None:
-        self._handle = handle
-        self._policy = policy
-        self._left = 0 if policy is None else policy.at_most
-        self._elastic = elastic
+    def __init__(self, handle: JobHandle, gang: Gang, block_rows: Sequence[int] | None, limits: Limits) -> None:
+        self._handle, self._elastic = handle, gang.elastic
+        self._policy = as_policy("Gang(on_failure=...)", gang.on_failure)
+        self._left = 0 if self._policy is None else self._policy.at_most
         self._block_rows, self._limits = block_rows, limits
         self._out: set[str] = set()
         self._plan: Plan | None = None

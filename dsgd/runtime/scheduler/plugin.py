@@ -46,8 +46,8 @@ from dsgd.runtime.messages import (
     MEMBER_EVENT,
     WORKER_ANSWER,
 )
+from dsgd.runtime.metrics import OF_SCHEDULER
 from dsgd.runtime.scheduler.jobs import Admission, Pings, Vigil, drives, fit_of, list_rows
-from dsgd.runtime.scheduler.metrics import expose, withdraw
 from dsgd.runtime.scheduler.registry import Registry
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 WORKER_ANSWER: self.admission.answer,
             },
         )
-        expose(self.registry)
+        OF_SCHEDULER.expose(self.registry)
         if has_dashboard(scheduler):
             # So bokeh is loaded.
             from dsgd.runtime.scheduler.dashboard import attach
@@ -320,7 +320,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
     async def before_close(self) -> None:
         """End all waits when the scheduler closes."""
         self.registry.stop_all("the scheduler is closing")
-        withdraw(self.registry)
+        OF_SCHEDULER.withdraw(self.registry)
         self.admission.close()
         self._pings.close()
         self._next_tick.cancel()

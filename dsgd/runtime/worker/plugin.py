@@ -15,7 +15,8 @@ from dsgd.errors import ClusterError
 from dsgd.runtime.dask_internals import serve, ssl_context, tell_scheduler
 from dsgd.runtime.logs import keep_log
 from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, LOADED_VERSION
-from dsgd.runtime.worker.store import JobStore, expose, withdraw
+from dsgd.runtime.metrics import OF_WORKERS
+from dsgd.runtime.worker.store import JobStore
 from dsgd.runtime.worker.wires import RelayHandlers
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class GangWorkerPlugin(WorkerPlugin):
         # Dask makes a context for each call and reads the certificates from disk for that. Its own connections keep
         # those that the worker has begun with, and so do ranks.
         self.store = JobStore(cache(partial(ssl_context, worker)))
-        expose(self.store.meters)
+        OF_WORKERS.expose(self.store.meters)
         self._heart: asyncio.Task[None] | None = None
         self.relays = RelayHandlers(worker, self.store)
         serve(worker, self.relays.calls(), {JOB_ORDER: self.order})
@@ -48,7 +49,7 @@ class GangWorkerPlugin(WorkerPlugin):
         if self._heart is not None:
             self._heart.cancel()
         self.store.close_all(f"worker {worker.address} is closing")
-        withdraw(self.store.meters)
+        OF_WORKERS.withdraw(self.store.meters)
 
     def order(
         self, action: str, job_id: str, epoch: int, token: bytes = b"", heartbeat_s: float = 1.0, reason: str = ""

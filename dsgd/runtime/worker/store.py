@@ -21,18 +21,15 @@ import hmac
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires.rpc import Switchboard
-from dsgd.ledger import PHASES, RankLedger
+from dsgd.ledger import RankLedger
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
-from dsgd.runtime.metrics import as_family, register
 from dsgd.runtime.worker.failures import Recorder
-
-_SENT: Final = {"algorithm": ("bytes_sent", "messages"), "control": ("control_bytes_sent", "control_messages")}
 
 
 class RankMeters:
@@ -69,45 +66,6 @@ class RankMeters:
             for ledger in self._running:
                 found.update(ledger.totals())
         return found
-
-
-class RankCollector:
-    """The numbers of all workers of this process."""
-
-    def __init__(self) -> None:
-        self.sources: list[RankMeters] = []
-
-    def describe(self) -> list[Any]:
-        """Return nothing: what there is to collect is known to nobody else."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        """Yield the present numbers."""
-        meters = list(self.sources)
-        if not meters:
-            return
-        totals: Counter[str] = sum((each.totals() for each in meters), Counter())
-        yield as_family("dsgd_worker_ranks", sum(each.n_running for each in meters))
-        yield as_family("dsgd_rounds_total", totals["rounds"])
-        yield as_family("dsgd_phase_seconds_total", {phase: totals[f"{phase}_s"] for phase in PHASES})
-        yield as_family("dsgd_sent_bytes_total", {kind: totals[names[0]] for kind, names in _SENT.items()})
-        yield as_family("dsgd_messages_total", {kind: totals[names[1]] for kind, names in _SENT.items()})
-        yield as_family("dsgd_refused_total", sum((each.refused for each in meters), Counter()))
-
-
-_collector: Final = RankCollector()
-
-
-def expose(meters: RankMeters) -> None:
-    """Show the numbers of a worker, too."""
-    _collector.sources.append(meters)
-    register(_collector)
-
-
-def withdraw(meters: RankMeters) -> None:
-    """Show the numbers of a worker no more: it closes."""
-    if meters in _collector.sources:
-        _collector.sources.remove(meters)
 
 
 @dataclass

@@ -2,9 +2,9 @@
 
 The transport and the address that a job's options select.
 
-Ports and interface matter behind firewalls and on hosts with several networks, and belong to the cluster more than to
-one call: they can stand in Dask's configuration, on the client or on the workers, as ``dsgd.comm.ports`` and
-``dsgd.comm.interface``. What a call says comes first, then what the client's configuration says, then the worker's.
+Ports and interface matter behind firewalls and on hosts with several networks, and belong to the cluster: they stand in
+Dask's configuration, on the client or on the workers, as ``dsgd.comm.ports`` and ``dsgd.comm.interface``. What the
+client's configuration says comes first, then the worker's.
 
 Connections between ranks over the RPC of Dask's workers, for `dsgd.comm.wires.rpc`.
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import dask.config
 from distributed.comm import get_address_host, parse_address
 
-from dsgd.comm.base import AbstractTransport, TransportName, check_transport
+from dsgd.comm.base import AbstractTransport, TransportName
 from dsgd.comm.sockets.listener import Listener, parse_ports
 from dsgd.comm.wires.rpc import CHUNK_BYTES, Post, Switchboard
 from dsgd.errors import ClusterError, DsgdError, InvalidParameterError
@@ -42,30 +42,21 @@ _INTERFACE = "dsgd.comm.interface"
 
 @dataclass(frozen=True)
 class WireOptions:
-    """The wires of ranks and where they listen; made by `of_call`."""
+    """The wires of ranks and where they listen; made by `configured`."""
 
     transport: TransportName = "auto"
     ports: str | int | None = None
     interface: str | None = None
 
     @classmethod
-    def of_call(
-        cls,
-        caller: str,
-        transport: TransportName,
-        ports: str | int | None = None,
-        interface: str | None = None,
-    ) -> Self:
-        """Check what a user gave, and complete it by the configuration of the client."""
-        check_transport(f"{caller}(transport=...)", transport)
-        if ports is None:
-            ports = dask.config.get(_PORTS, None)
-            parse_ports(ports, f"the setting {_PORTS} of dask")
-        else:
-            parse_ports(ports, f"{caller}(ports=...)")
-        interface = dask.config.get(_INTERFACE, None) if interface is None else interface
+    def configured(cls, transport: TransportName) -> Self:
+        """Return the wires of a job, as Dask's configuration of the client has them."""
+        ports, interface = dask.config.get(_PORTS, None), dask.config.get(_INTERFACE, None)
+        parse_ports(ports, f"the setting {_PORTS} of dask")
         if interface is not None and not (isinstance(interface, str) and interface):
-            raise InvalidParameterError(f"{caller}(interface=...) must be the name of a network. Got {interface!r}.")
+            raise InvalidParameterError(
+                f"the setting {_INTERFACE} of dask must be the name of a network. Got {interface!r}."
+            )
         return cls(transport, ports, interface)
 
     @property

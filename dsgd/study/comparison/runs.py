@@ -259,7 +259,7 @@ def train_curve(model: SGDClassifier, held: Held, at: Iterable[float]) -> Row:
       last epoch), ``bytes_sent`` and ``messages`` of all ranks for the algorithm, and those of control.
     """
     data, curve, kind = held.data, list[Row](), family(resolve(model.sync))
-    model.set_params(client=held.where, n_jobs=held.ranks)
+    model.set_params(client__client=held.where, n_jobs=held.ranks)
     alpha = 0.0 if model.penalty is None else model.alpha
     try:
         if not isinstance(held.where, SimulatedCluster):
@@ -328,7 +328,7 @@ class Problem:
             "digest": self.data.checksum, "ranks": entry.ranks, "place": self.place.settings, "strategy": entry.name,
             "sync": repr(entry.strategy), "epochs": self.looks[-1], "looks": list(self.looks),
             **picked(model, "alpha", "loss"),
-            "model": repr(clone(model).set_params(client=None, sync=None, n_jobs=None)),
+            "model": repr(clone(model).set_params(client=model._deployment.placeless(), sync=None, n_jobs=None)),
             "schedule": model.learning_rate, "eta0": entry.eta0, "partition": self.partition, "stage": stage,
         }  # fmt: skip
 
@@ -353,11 +353,11 @@ def check_estimator(estimator: SGDClassifier | None) -> SGDClassifier:
             f"compare(estimator=...) needs a loss out of {', '.join(LOSSES)} and penalty 'l2' or None, as objectives "
             f"are evaluated apart from training. Got loss={model.loss!r}, penalty={model.penalty!r}."
         )
+    given = {**model._deployment.get_params(), **model.get_params(deep=False)}
     for name, value in _FIXED.items():
-        if getattr(model, name) != value:
+        if given[name] != value:
             raise InvalidParameterError(
-                f"compare(estimator=...): {name}={getattr(model, name)!r} has no place in a comparison; leave it at "
-                f"{value!r}."
+                f"compare(estimator=...): {name}={given[name]!r} has no place in a comparison; leave it at {value!r}."
             )
     return model
 
