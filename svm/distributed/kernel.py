@@ -44,18 +44,15 @@ import scipy.sparse as sp
 from dsgd.errors import CheckpointError
 from dsgd.inputs import widen
 from dsgd.runtime.checkpoints.checkpoint import (
-    AUTO,
     Checkpoint,
     CheckpointWriter,
     SavedState,
     Snapshot,
     as_checkpoint,
-    check_place,
     find_newest,
-    is_empty,
+    newest_own,
+    place_to_resume,
     read_newest,
-    read_own,
-    same_place,
     share,
 )
 from dsgd.runtime.checkpoints.container import describe
@@ -135,10 +132,9 @@ class Progress:
     def _recall(self) -> None:
         """Take the newest variables that there are in the memory of a rank or on disk, if there are any."""
         rank, saving = self._rank, self._saving
-        mine, own = None if self._keeper is None else self._keeper.latest, None
-        if rank.number == 0 and rank.formed and saving is not None and saving.target is not None:
-            own = read_own(saving.target.path, self._job_id, (0, 0) if mine is None else mine.position)
-            mine = mine if own is None else Snapshot(own.position, own.arrays)
+        mine = None if self._keeper is None else self._keeper.latest
+        own = newest_own(None if saving is None else saving.target, rank, mine)
+        mine = mine if own is None else Snapshot(own.position, own.arrays)
         root = None if self._keeper is None else find_newest(rank.group, mine)
         if root is not None:
             arrays = mine.arrays if mine is not None and rank.number == root else None
@@ -156,13 +152,7 @@ class Progress:
 
     def _read(self, saving: Saving) -> SavedState | None:
         """Return the state to resume from, None if the fit begins anew; refuse a folder of another fit."""
-        place = saving.resume_from
-        if place == AUTO:
-            assert saving.target is not None
-            place = None if is_empty(saving.target.path) else os.fspath(saving.target.path)
-        target = saving.target
-        if target is not None and not self._rank.formed:
-            check_place(target, goes_on=place is not None and same_place(place, target.path))
+        place = place_to_resume(saving.target, saving.resume_from, formed=self._rank.formed)
         if place is None:
             return None
         state = read_newest(place, saving.configuration)

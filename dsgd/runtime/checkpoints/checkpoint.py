@@ -58,6 +58,7 @@ from dsgd.validation import check_bool, check_number
 
 if TYPE_CHECKING:
     from dsgd.collectives.group import Group
+    from dsgd.runtime.rank import Rank
 
 
 #: As `resume_from`: go on from what is in the folder of the checkpoints, if anything is.
@@ -171,6 +172,24 @@ def check_place(target: Checkpoint, *, goes_on: bool) -> None:
             f"checkpoint={place!r} holds checkpoints of another fit. To go on from them, pass resume_from='auto'; to "
             f"replace them, checkpoint=Checkpoint({place!r}, overwrite=True); else choose another folder."
         )
+
+
+def place_to_resume(target: Checkpoint | None, resume_from: str | None, *, formed: int) -> str | None:
+    """Return where a fit continues from, None if it begins; refuse a folder of another fit. Called by rank 0."""
+    if target is None:
+        return resume_from
+    if resume_from == AUTO:
+        resume_from = None if is_empty(target.path) else os.fspath(target.path)
+    if not formed:
+        check_place(target, goes_on=resume_from is not None and same_place(resume_from, target.path))
+    return resume_from
+
+
+def newest_own(target: Checkpoint | None, rank: Rank, mine: Snapshot | None) -> SavedState | None:
+    """Return a checkpoint of this same job that is as new as a snapshot, for the rank 0 of a gang formed again."""
+    if rank.number or not rank.formed or target is None:
+        return None
+    return read_own(target.path, rank.job_id, (0, 0) if mine is None else mine.position)
 
 
 def write(target: Checkpoint, state: SavedState) -> str:

@@ -12,7 +12,6 @@ Cost: an all-gather of a dozen numbers per look, a copy of the model per snapsho
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 from collections.abc import Mapping
@@ -27,12 +26,10 @@ from dsgd.runtime.checkpoints.checkpoint import (
     CheckpointWriter,
     SavedState,
     Snapshot,
-    check_place,
     find_newest,
-    is_empty,
+    newest_own,
+    place_to_resume,
     read_newest,
-    read_own,
-    same_place,
     share,
 )
 from dsgd.runtime.checkpoints.container import describe
@@ -106,10 +103,9 @@ class SnapshotSchedule:
         """
         group = self._rank.group
         mine = None if self._keeper is None else self._keeper.latest
-        note, arrays, own = "", None, None
-        if group.rank == 0 and self._rank.formed and self._target is not None:
-            own = read_own(self._target.path, self._rank.job_id, (0, 0) if mine is None else mine.position)
-            mine = mine if own is None else Snapshot(own.position, own.arrays)
+        note, arrays = "", None
+        own = newest_own(self._target, self._rank, mine)
+        mine = mine if own is None else Snapshot(own.position, own.arrays)
         root = None if self._keeper is None else find_newest(group, mine)
         if root is not None:
             if mine is not None and group.rank == root:
@@ -122,17 +118,11 @@ class SnapshotSchedule:
                 note, arrays = saved.note, saved.arrays
         else:
             return None
-        try:
-            per_rank: list[str] = []
-            if arrays is not None:
-                arrays, per_rank = adapted(arrays, self._rows, at.handovers())
-            shared = share(group, arrays, root, per_rank)
-            at.take_up(shared, group.rank, self._rows)
-        except (LookupError, TypeError, ValueError, OverflowError) as error:
-            # A file may hold anything, though its checksum is right.
-            raise CheckpointError(
-                f"what was saved is no state of this fit ({type(error).__name__}: {error}). Fit without resume_from."
-            ) from error
+        per_rank: list[str] = []
+        if arrays is not None:
+            arrays, per_rank = adapted(arrays, self._rows, at.handovers())
+        shared = share(group, arrays, root, per_rank)
+        at.take_up(shared, group.rank, self._rows)
         if self._is_shared:
             # Nobody may step on the model that another has yet to write.
             group.barrier()
@@ -145,13 +135,8 @@ class SnapshotSchedule:
     def _resumes(self) -> bool:
         """Return whether there is a checkpoint to resume from; refuse a folder of another fit; called by all ranks."""
         group, is_asked = self._rank.group, self._resume_from == AUTO
-        if group.rank == 0 and self._target is not None:
-            place = self._target.path
-            if is_asked:
-                self._resume_from = None if is_empty(place) else os.fspath(place)
-            if not self._rank.formed:
-                goes_on = self._resume_from is not None and same_place(self._resume_from, place)
-                check_place(self._target, goes_on=goes_on)
+        if group.rank == 0:
+            self._resume_from = place_to_resume(self._target, self._resume_from, formed=self._rank.formed)
         if not is_asked:
             return self._resume_from is not None
         found = np.array([self._resume_from is not None], dtype=np.int64)
