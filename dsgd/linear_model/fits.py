@@ -121,6 +121,11 @@ class RankRows:
     targets: FloatVector
     weights: FloatVector
 
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are, for the report."""
+        return len(self.weights)
+
 
 @dataclass(frozen=True)
 class Packer:
