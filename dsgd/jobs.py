@@ -467,7 +467,7 @@ class _Pickler(cloudpickle.Pickler):
                     state.pop(mark, None)
         gang = as_gang(obj.client)
         if self._on_cluster and not isinstance(gang.client, SimulatedCluster):
-            state["client"] = replace(gang, client=_ReadersClient())
+            state["client"] = replace(gang, client=_ReadersClient()).plain()
             state.pop("_lost_client", None)
         return _restored, (type(obj), state)
 

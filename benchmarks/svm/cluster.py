@@ -194,8 +194,8 @@ def compare_pairs(n: int, n_classes: int, repeats: int, rows: Rows) -> None:
             with cluster(n_ranks) as client:
                 for way, (size, on_failure) in ways.items():
                     if size == n_ranks:
-                        fit(client, *many_classes(200, 3), client=Gang(on_failure=on_failure))
-                        fits[way].append(fit(client, X, y, C=10.0, client=Gang(on_failure=on_failure)))
+                        fit(client, *many_classes(200, 3), on_failure=on_failure)
+                        fits[way].append(fit(client, X, y, C=10.0, on_failure=on_failure))
     title = f"{n_classes} classes, n={n}"
     times = "seconds:.2f", "times faster:.2f", "busiest processor s:.2f", "times less:.2f"
     with table(title, "ranks", *times, "wait s:.2f", "MB:.2f", "messages:.0f", "objective:.4f") as line:

@@ -29,7 +29,6 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.suite import UnavailableError, child
 from benchmarks.common.table import table
 from benchmarks.training.whole_fit import forget_peak, memory
-from dsgd import Gang
 
 PAGE = "tables"
 QUICK_S = 60
@@ -99,7 +98,7 @@ def write_vw(folder: Path) -> None:
 
 
 def by_dsgd(folder: Path, way: str) -> Any:
-    from dsgd import SGDClassifier
+    from dsgd import Gang, SGDClassifier
     from dsgd.preprocessing import ColumnEncoder
 
     encoder = ColumnEncoder(categorical="hash" if way == "dsgd-hash" else "onehot")

@@ -28,7 +28,6 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed
 from benchmarks.common.workers import workers
-from dsgd import Gang
 from dsgd.local import SGD, Objective, Residency, Shard
 from dsgd.local.ingest import concat_blocks
 from dsgd.local.objective import n_params
@@ -127,7 +126,7 @@ def cluster(rows: Rows, limit_mb: int, folder: str) -> None:
     import dask
     import dask.array as da
 
-    from dsgd import SGDClassifier
+    from dsgd import Gang, SGDClassifier
     from dsgd.errors import ClusterError
 
     n, d = 4096, 1024  # 16 MiB a block

@@ -31,7 +31,6 @@ from benchmarks.common.table import table
 from benchmarks.common.timing import in_turns, median_s, timed
 from benchmarks.common.workers import workers
 from benchmarks.training.kernels import dense_rows, read_pass, sparse_rows
-from dsgd import Gang
 
 PAGE = "performance"
 QUICK_S = 45
@@ -101,7 +100,7 @@ class Measured:
     """
 
     def __init__(self, client: Any, X: Any, y: Any, options: dict[str, Any]) -> None:
-        from dsgd import SGDClassifier
+        from dsgd import Gang, SGDClassifier
 
         blocks = rows_there(client, X, y)
         self._client, self._X = client, X

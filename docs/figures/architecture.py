@@ -41,7 +41,7 @@ _ON_A_WORKER = [
 
 _FIT = [
     Hop("dsgd/inputs/callbacks.py", "notifies_callbacks.<locals>.notifying", "calls the callbacks at begin and end"),
-    Hop("dsgd/estimators/classifier.py", "SGDClassifier.fit", "sets where training starts"),
+    Hop("dsgd/estimators/base.py", "AbstractSGD.fit", "sets where training starts"),
     Hop("dsgd/estimators/base.py", "AbstractSGD._train", "checks parameters; in process or on a cluster?"),
 ]
 

@@ -23,10 +23,11 @@ from sklearn.exceptions import ConvergenceWarning
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.job import job_of, with_validation
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE
-from dsgd.estimators.parameters import check_parameters
+from dsgd.estimators.parameters import check_parameters, loss_parameter
+from dsgd.estimators.plain import from_plain
 from dsgd.estimators.start import BESIDE, OF_RANKS, Start, check_all, check_resumable, map_bytes, rows_here, take_in
 from dsgd.estimators.tables import encoded
-from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
+from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads, notifies_callbacks
 from dsgd.inputs.blocks import Expected, Spread, Work, check_summaries, make_block, ranks_asked
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.rows import Rows, refuse_beside
@@ -208,6 +209,9 @@ class AbstractSGD(AbstractLinearEstimator):
     encoder: ColumnEncoder | str | None = None
     client: Any = None
 
+    #: Whether targets are classes.
+    _is_classification: ClassVar[bool]
+
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
 
@@ -216,7 +220,7 @@ class AbstractSGD(AbstractLinearEstimator):
     _takes: ClassVar = ("on_failure", "checkpoint", "resume_from", "elastic", "out_of_core", "shrink")
     _reuses_rows: ClassVar[bool] = True
 
-    @abstractmethod
+    @notifies_callbacks
     def fit(
         self,
         X: Any,
@@ -238,8 +242,8 @@ class AbstractSGD(AbstractLinearEstimator):
             simulated ranks take a list of such tuples, one for each rank. Parquet, CSV and Arrow files (paths, globs)
             are read row group by row group, by this process or, with `client`, by the workers.
         y : array-like, dask collection or str, shape (n_samples,)
-            Targets, or the name of their column in a table or in files of tables; None if blocks or svmlight files hold
-            them.
+            Labels of any kind, or values, or the name of their column in a table or in files of tables; None if blocks
+            or svmlight files hold them.
         coef_init, intercept_init : array or None
             Initial coefficients and intercepts.
         sample_weight : array-like, dask array, str or None, shape (n_samples,)
@@ -252,23 +256,68 @@ class AbstractSGD(AbstractLinearEstimator):
         sample_weight_val : array-like, str or None, shape (n_samples_val,)
             Their weights, or the name of the column.
         """
+        validation = X_val, y_val, sample_weight_val
+        self.__dict__.pop("_grows", None)
+        self._train(X, y, sample_weight, self._restart(coef_init, intercept_init, validation))
+        is_open = not (self.fit_report_["converged"] or self.fit_report_["diverged"])
+        if self.tol is not None and is_open and self.n_iter_ == self.max_iter:
+            warn_user(
+                "Maximum number of iteration reached before convergence. "
+                "Consider increasing max_iter to improve the fit.",
+                ConvergenceWarning,
+            )
+        return self
 
-    @property
-    @abstractmethod
-    def _is_classification(self) -> bool:
-        """Whether targets are classes."""
+    @classmethod
+    def from_sklearn(cls, model: Any) -> Self:
+        """Return an estimator with the parameters and coefficients of scikit-learn's.
+
+        Parameters
+        ----------
+        model : estimator
+            The class of this name in `sklearn.linear_model`, fitted.
+
+        Returns
+        -------
+        estimator
+            Fitted, with the same predictions; ``partial_fit`` continues from the last step.
+
+        Raises
+        ------
+        InvalidParameterError
+            `model` is another kind of estimator.
+        """
+        made: Self = from_plain(cls, model)
+        return made
 
     @abstractmethod
-    def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
-        """Return the objective for data that look like `summaries`."""
+    def _weights_of_outputs(self, summaries: Sequence[BlockSummary]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the weights of positive and of negative targets of each output."""
+
+    @abstractmethod
+    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
+        """Take in the targets that the blocks hold; a later ``partial_fit`` checks them."""
 
     @abstractmethod
     def _classes(self) -> AnyArray | None:
         """Return the classes, sorted; None for regression."""
 
-    @abstractmethod
-    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
-        """Take in the targets that the blocks hold; a later ``partial_fit`` checks them."""
+    def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
+        """Return the objective for data that look like `summaries`."""
+        if self._deviance is not None:
+            self._deviance.check_targets(min(summary.least for summary in summaries))
+        positive, negative = self._weights_of_outputs(summaries)
+        return Objective(
+            loss=self.loss,
+            penalty=self.penalty,
+            alpha=float(self.alpha),
+            l1_ratio=float(self.l1_ratio or 0.0),
+            epsilon=loss_parameter(self),
+            fit_intercept=bool(self.fit_intercept),
+            n_outputs=len(positive),
+            positive_weights=positive,
+            negative_weights=negative,
+        )
 
     def _complete(self) -> None:
         check_resumable(self)
@@ -364,15 +413,6 @@ class AbstractSGD(AbstractLinearEstimator):
         """Return the seed of this training."""
         name, given = type(self).__name__, self.random_state
         return _draw_of(name, given) if type(given) is int else _draw(name, given)
-
-    def _warn_if_not_converged(self) -> None:
-        is_open = not (self.fit_report_["converged"] or self.fit_report_["diverged"])
-        if self.tol is not None and is_open and self.n_iter_ == self.max_iter:
-            warn_user(
-                "Maximum number of iteration reached before convergence. "
-                "Consider increasing max_iter to improve the fit.",
-                ConvergenceWarning,
-            )
 
     @abstractmethod
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:

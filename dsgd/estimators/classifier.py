@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import scipy.special
@@ -14,12 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
-from dsgd.estimators.plain import from_plain, to_plain
+from dsgd.estimators.plain import to_plain
 from dsgd.estimators.start import GROW, joined, resumed
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind, classes_of
-from dsgd.local import CustomLoss, Objective
+from dsgd.local import CustomLoss
 from dsgd.local.cycles import LearningRate
 from dsgd.types import AnyArray
 from dsgd.validation import weights_of_classes
@@ -94,6 +94,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     ['no']
     """
 
+    _is_classification: ClassVar[bool] = True
     loss_functions = losses_for(classification=True)
 
     loss: str | CustomLoss = "hinge"
@@ -101,33 +102,6 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     learning_rate: LearningRate = "optimal"
     power_t: float = 0.5
     class_weight: Any = None
-
-    @notifies_callbacks
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        coef_init: Any = None,
-        intercept_init: Any = None,
-        sample_weight: Any = None,
-        *,
-        X_val: Any = None,
-        y_val: Any = None,
-        sample_weight_val: Any = None,
-    ) -> Self:
-        """Train. Each of several ranks trains on part of the rows; see `n_jobs` for the effect on the model.
-
-        Parameters
-        ----------
-        y : array-like, dask collection or str, shape (n_samples,)
-            Labels of any kind, or the name of their column in a table or in files of tables; None if blocks or svmlight
-            files hold them.
-        """
-        validation = X_val, y_val, sample_weight_val
-        self.__dict__.pop("_grows", None)
-        self._train(X, y, sample_weight, self._restart(coef_init, intercept_init, validation))
-        self._warn_if_not_converged()
-        return self
 
     @notifies_callbacks
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -264,35 +238,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
             return to_plain(self, LogisticRegression, ("classes_",))
         return to_plain(self, Plain, ("classes_",))
 
-    @classmethod
-    def from_sklearn(cls, model: Any) -> Self:
-        """Return an estimator with the parameters and coefficients of scikit-learn's.
-
-        Parameters
-        ----------
-        model : sklearn.linear_model.SGDClassifier
-            Fitted.
-
-        Returns
-        -------
-        SGDClassifier
-            Fitted, with the same predictions; ``partial_fit`` continues from the last step.
-
-        Raises
-        ------
-        InvalidParameterError
-            `model` is another kind of estimator.
-        """
-        from sklearn.linear_model import SGDClassifier as Plain
-
-        made: Self = from_plain(cls, Plain, model, ("classes_",))
-        return made
-
     # -- hooks of the base ---------------------------------------------------------------------------------------
-
-    @property
-    def _is_classification(self) -> bool:
-        return True
 
     @property
     def _is_growing(self) -> bool:
@@ -319,42 +265,25 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
                 + hint
             )
 
-    def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
-        weights = self._class_weights(summaries)
-        binary = len(self.classes_) == 2
-        positive = (float(weights[1]),) if binary else tuple(float(w) for w in weights)
-        negative = (float(weights[0]),) if binary else (1.0,) * len(weights)
-        return Objective(
-            loss=self.loss,
-            penalty=self.penalty,
-            alpha=float(self.alpha),
-            l1_ratio=float(self.l1_ratio or 0.0),
-            epsilon=float(self.epsilon),
-            fit_intercept=bool(self.fit_intercept),
-            n_outputs=len(positive),
-            positive_weights=positive,
-            negative_weights=negative,
-        )
-
-    def _class_weights(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        """Return the weight of each class, shape (n_classes,); counts are over all blocks."""
-        name = f"{type(self).__name__}(class_weight=...)"
-        if self.class_weight is None:
-            return np.ones(len(self.classes_))
-        if isinstance(self.class_weight, dict):
-            given = self.class_weight
+    def _weights_of_outputs(self, summaries: Sequence[BlockSummary]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        name, given = f"{type(self).__name__}(class_weight=...)", self.class_weight
+        if isinstance(given, str) and given == "balanced":
+            counts = np.zeros(len(self.classes_))
+            for s in summaries:
+                if s.classes is not None and s.counts is not None:
+                    counts[np.searchsorted(self.classes_, s.classes)] += s.counts
+            weights: AnyArray = counts.sum() / (len(counts) * np.maximum(counts, 1))
+        elif given is None:
+            weights = np.ones(len(self.classes_))
+        elif isinstance(given, dict):
             if self._is_growing:  # it may name classes that have yet to come
                 known = set(self.classes_.tolist())
                 given = {label: weight for label, weight in given.items() if label in known}
-            return weights_of_classes(name, given, self.classes_)
-        if not isinstance(self.class_weight, str) or self.class_weight != "balanced":
-            raise InvalidParameterError(f"{name} must be a dict, 'balanced' or None. Got {self.class_weight!r}.")
-        counts = np.zeros(len(self.classes_))
-        for s in summaries:
-            if s.classes is not None and s.counts is not None:
-                counts[np.searchsorted(self.classes_, s.classes)] += s.counts
-        balanced: AnyArray = counts.sum() / (len(counts) * np.maximum(counts, 1))
-        return balanced
+            weights = weights_of_classes(name, given, self.classes_)
+        else:
+            raise InvalidParameterError(f"{name} must be a dict, 'balanced' or None. Got {given!r}.")
+        each = tuple(float(weight) for weight in weights)
+        return (each[1:], each[:1]) if len(each) == 2 else (each, (1.0,) * len(each))
 
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
         return coef, intercept

@@ -1,9 +1,5 @@
 """The job of a fit: packed rows, validation rows, and what ranks run.
 
-Validation of linear models: the rows that are scored after every epoch, and the model as it is then.
-
-The job of a fit: what packs the rows of a rank, and what trains on them.
-
 Problem: parameters of an estimator, summaries of its rows and the model it begins with must agree before a rank starts.
 
 Method: everything is resolved here, once, on the side of the user: the classes, the numbers' precision, the layout of
@@ -106,6 +102,7 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
     sparse, d = next(s.sparse for s in summaries if s.rows), estimator._width
     dtype = "float64" if any(s.dtype != "float32" for s in summaries if s.rows) else "float32"
     early = estimator.early_stopping and not start.is_part
+    n_steps = (1 if start.is_part else estimator.max_iter) * sum(s.visits for s in summaries)
     packer = Packer(
         classes=estimator._classes(),
         n_features=d,
@@ -116,7 +113,8 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
         validation_fraction=float(estimator.validation_fraction) if early and start.validation is None else 0.0,
         out_of_core=gang.out_of_core,
         weight_scale=weight_scale_of(summaries, is_part=start.is_part),
-        spread_classes=not _averages(estimator, summaries, start),
+        # Where training gets so far that several models are averaged, their mean needs no spread.
+        spread_classes=not 0 < estimator.average < start.t + n_steps - 1,
     )
     drawn = estimator._random_map = map_of(estimator, start, seed)
     by_column, width = sparse and not drawn, drawn.n_components if drawn else d  # features of sparse rows are dense
@@ -153,9 +151,3 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
     epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
     job = replace(job, leaves=configuration, epochs_before=epochs_before)  # in another one it would mean another thing
     return packer, job, start.left if epochs_before else None
-
-
-def _averages(estimator: Any, summaries: Sequence[BlockSummary], start: Start) -> bool:
-    """Return whether training gets so far that several models are averaged."""
-    n_steps = (1 if start.is_part else estimator.max_iter) * sum(s.visits for s in summaries)
-    return bool(0 < estimator.average < start.t + n_steps - 1)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from scipy.sparse import issparse
 
-from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.start import BESIDE
 from dsgd.inputs.linear import copied, of_peer
 from dsgd.local import CustomLoss
@@ -38,7 +37,7 @@ def peer_of(loss: str | CustomLoss) -> type:
     return others.get(str(loss), linear_model.SGDRegressor)  # type: ignore[no-any-return]
 
 
-def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
+def to_plain(model: Any, plain: type, extra: tuple[str, ...]) -> Any:
     """Return a fitted estimator of scikit-learn with the coefficients of `model`.
 
     - returned: an instance of `plain`; parameters that it does not have are left out. Of a model that is linear in
@@ -82,9 +81,13 @@ def to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
     return make_pipeline(*steps, estimator)
 
 
-def from_plain(kind: type[AbstractSGD], plain: type, given: Any, extra: tuple[str, ...]) -> Any:
+def from_plain(kind: type[Any], given: Any) -> Any:
     """Return our estimator with the coefficients of scikit-learn's; further training goes on from its last step."""
-    model = copied(of_peer(kind, plain, given), given, (*_SHARED, *extra))
+    from sklearn import linear_model
+
+    classifies = kind._is_classification
+    plain = linear_model.SGDClassifier if classifies else linear_model.SGDRegressor
+    model = copied(of_peer(kind, plain, given), given, (*_SHARED, "classes_") if classifies else _SHARED)
     if model.average:
         copied(model, given, BESIDE)
         # It counts steps, and begins with this one.
@@ -92,7 +95,7 @@ def from_plain(kind: type[AbstractSGD], plain: type, given: Any, extra: tuple[st
     return model
 
 
-def _sampler(model: AbstractSGD, given: RandomMap) -> RBFSampler:
+def _sampler(model: Any, given: RandomMap) -> RBFSampler:
     """Return a transformer of scikit-learn that makes the features of a model: its formula is that of every kernel."""
     from sklearn.kernel_approximation import RBFSampler
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, loss_parameter, losses_for
-from dsgd.estimators.plain import from_plain, peer_of, to_plain
+from dsgd.estimators.plain import peer_of, to_plain
 from dsgd.estimators.start import resumed
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.prediction import AbstractLinearRegressor
 from dsgd.kernels import LOSSES
-from dsgd.local import CustomLoss, Objective
+from dsgd.local import CustomLoss
 from dsgd.local.cycles import LearningRate
 from dsgd.local.objective import Deviance
 from dsgd.types import AnyArray
@@ -83,6 +83,7 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     1.0
     """
 
+    _is_classification: ClassVar[bool] = False
     loss_functions = losses_for(classification=False)
 
     loss: str | CustomLoss = "squared_error"
@@ -91,25 +92,6 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     power_t: float = 0.25
     quantile: float = 0.5
     tweedie_power: float = 1.5
-
-    @notifies_callbacks
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        coef_init: Any = None,
-        intercept_init: Any = None,
-        sample_weight: Any = None,
-        *,
-        X_val: Any = None,
-        y_val: Any = None,
-        sample_weight_val: Any = None,
-    ) -> Self:
-        """Train. Each of several ranks trains on part of the rows; see `n_jobs` for the effect on the model."""
-        validation = X_val, y_val, sample_weight_val
-        self._train(X, y, sample_weight, self._restart(coef_init, intercept_init, validation))
-        self._warn_if_not_converged()
-        return self
 
     @notifies_callbacks
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -145,35 +127,7 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
         check_is_fitted(self)
         return to_plain(self, peer_of(self.loss), ())
 
-    @classmethod
-    def from_sklearn(cls, model: Any) -> Self:
-        """Return an estimator with the parameters and coefficients of scikit-learn's.
-
-        Parameters
-        ----------
-        model : sklearn.linear_model.SGDRegressor
-            Fitted.
-
-        Returns
-        -------
-        SGDRegressor
-            Fitted, with the same predictions; ``partial_fit`` continues from the last step.
-
-        Raises
-        ------
-        InvalidParameterError
-            `model` is another kind of estimator.
-        """
-        from sklearn.linear_model import SGDRegressor as Plain
-
-        made: Self = from_plain(cls, Plain, model, ())
-        return made
-
     # -- hooks of the base ---------------------------------------------------------------------------------------
-
-    @property
-    def _is_classification(self) -> bool:
-        return False
 
     def _classes(self) -> None:
         return None
@@ -194,20 +148,8 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
         """Regression targets are taken as they are."""
 
-    def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
-        if self._deviance is not None:
-            self._deviance.check_targets(min(summary.least for summary in summaries))
-        return Objective(
-            loss=self.loss,
-            penalty=self.penalty,
-            alpha=float(self.alpha),
-            l1_ratio=float(self.l1_ratio or 0.0),
-            epsilon=loss_parameter(self),
-            fit_intercept=bool(self.fit_intercept),
-            n_outputs=1,
-            positive_weights=(1.0,),
-            negative_weights=(1.0,),
-        )
+    def _weights_of_outputs(self, summaries: Sequence[BlockSummary]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return (1.0,), (1.0,)
 
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
         return coef.ravel(), intercept

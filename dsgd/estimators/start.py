@@ -1,11 +1,5 @@
 """What a fit begins from, checked: parameters, steps, an earlier model, more classes.
 
-Where training begins: at zero, at given coefficients, at a fitted model, or where ``partial_fit`` has left off.
-
-Rows in the memory of this process, checked for an estimator before they are trained on.
-
-What takes the steps of an estimator, and what its model is linear in.
-
 More classes than before: outputs for labels that come late, beside those that the model has.
 
 Problem: which classes a stream of rows will bring is often not known when it begins.

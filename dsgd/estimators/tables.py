@@ -246,12 +246,8 @@ def _head(estimator: Any, X: Any, first: Any) -> Table:
     # Types alone do not say what objects are.
     if is_collection(X) and not any(dtype.hasobject for dtype in X.dtypes if isinstance(dtype, np.dtype)):
         return as_table(X._meta)
-    (rows,) = _computed(estimator, [dask.delayed(_first_rows, pure=False)(first)])
+    (rows,) = _computed(estimator, [dask.delayed(lambda block: block[0][:1000], pure=False)(first)])
     return as_table(rows)
-
-
-def _first_rows(block: Any) -> Any:
-    return block[0][:1000]
 
 
 def _computed(estimator: Any, values: Sequence[Any]) -> list[Any]:

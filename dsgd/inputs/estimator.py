@@ -337,7 +337,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         super().set_params(**params)
         if of_gang:
             changes = {name.removeprefix("client__"): value for name, value in of_gang.items()}
-            self.client = self._deployment.changed(changes)
+            self.client = self._deployment.changed(changes).plain()
         if {"client", "client__client"} & {*params, *of_gang}:
             self.__dict__.pop("_lost_client", None)
         return self
@@ -346,8 +346,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         state: dict[str, Any] = dict(super().__getstate__())
         gang = self._deployment
         if gang.client is not None and not is_simulated(gang.client):
-            state["client"] = None if self.client is gang.client else replace(gang, client=None)
-            state["_lost_client"] = True
+            state["client"], state["_lost_client"] = replace(gang, client=None).plain(), True
         if state.pop("ledger_", None) is not None:
             state["_ledger_is_elsewhere"] = True
         return state

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from dsgd.comm.base import TransportName, check_transport
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint
-from dsgd.runtime.timeouts import FailurePolicy, Shrink, Timeouts, as_policy, check_timeouts
+from dsgd.runtime.timeouts import FailurePolicy, Shrink, Timeouts, as_policy
 from dsgd.validation import check_bool
 
 #: What ``workers=`` takes: names, addresses or hosts of workers, or amounts of resources by name.
@@ -103,7 +103,10 @@ class Gang:
         """Refuse values that a field cannot have."""
         check_transport("Gang(transport=...)", self.transport)
         as_policy("Gang(on_failure=...)", self.on_failure)
-        check_timeouts("Gang(timeouts=...)", self.timeouts)
+        if self.timeouts is not None and not isinstance(self.timeouts, Timeouts):
+            raise InvalidParameterError(
+                f"Gang(timeouts=...) must be dsgd.runtime.Timeouts(...) or None. Got {self.timeouts!r}."
+            )
         check_workers("Gang(workers=...)", self.workers)
         check_bool("Gang(elastic=...)", self.elastic)
         check_bool("Gang(out_of_core=...)", self.out_of_core)
@@ -144,10 +147,15 @@ class Gang:
             )
         return replace(self, **fields_)
 
+    def plain(self) -> Any:
+        """Return this, or the client alone if nothing else is given."""
+        return self if self.given() else self.client
+
     def placeless(self) -> Self | None:
         """Return this without what says where a fit runs, reads and writes; None if nothing else is given."""
-        rest = replace(self, **dict.fromkeys(PLACES))
-        return rest if rest.given() else None
+        nowhere: dict[str, Any] = dict.fromkeys(PLACES)
+        found: Self | None = replace(self, **nowhere).plain()
+        return found
 
     def check(self, name: str, takes: Collection[str]) -> None:
         """Raise `InvalidParameterError` for fields that an estimator, of this name, does not take.

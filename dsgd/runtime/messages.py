@@ -1,11 +1,4 @@
-"""What members of a gang tell each other: names of streams, the job that a message belongs to, versions.
-
-The names of the message streams between scheduler and workers, and what all members of a gang are told.
-
-The job and epoch that every message carries, so that messages of finished jobs are refused.
-
-The versions that all processes of a cluster must share: what this process has.
-"""
+"""What members of a gang tell each other: names of streams, the job that a message belongs to, versions."""
 
 from __future__ import annotations
 

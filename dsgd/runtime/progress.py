@@ -1,9 +1,5 @@
 """Progress of a running job: events, limited in rate at their source, and ranks that are slower than others.
 
-Progress events of a running job, limited in rate at their source.
-
-Detection of slow ranks from the time that each has spent on its rows.
-
 Problem: all ranks wait for the slowest one in every round, and none of them knows why. The ranks that wait longest are
 fine; the one that never waits is the slow one.
 

@@ -1,12 +1,8 @@
 """What users say of a job on a cluster: how long it waits, and for what, and what happens when a machine fails.
 
-How long jobs on a cluster wait, and for what.
-
 Every one of these can be given in a `dsgd.Gang` (``timeouts=``), on the command line (``--timeout queue=1h``) or in
 Dask's configuration, there under ``dsgd.runtime.timeouts``. What is given nearer to the job comes first; what is given
 nowhere is as follows.
-
-The values of ``on_failure``: what happens to a job when a machine fails.
 """
 
 from __future__ import annotations
@@ -127,14 +123,19 @@ def _seconds(where: str, value: Any) -> float:
     return seconds
 
 
-def check_timeouts(where: str, value: object) -> None:
-    """Raise `InvalidParameterError` unless a parameter is `Timeouts` or None."""
-    if value is not None and not isinstance(value, Timeouts):
-        raise InvalidParameterError(f"{where} must be dsgd.runtime.Timeouts(...) or None. Got {value!r}.")
-
-
 @dataclass(frozen=True)
-class Restart:
+class _Policy:
+    """What is done about failures, and how often."""
+
+    at_most: int = 3
+    remove_hung: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of failures."""
+        check_number(f"{type(self).__name__}(at_most=...)", self.at_most, low=0, integer=True)
+
+
+class Restart(_Policy):
     """Start a new gang over all rows; ``"restart"`` for short.
 
     Lost rows are computed again by Dask, or sent again by the client. The new gang has as many ranks as the cluster
@@ -155,39 +156,20 @@ class Restart:
         The number is negative.
     """
 
-    at_most: int = 3
-    remove_hung: bool = False
 
-    def __post_init__(self) -> None:
-        """Refuse what is no number of failures."""
-        check_number("Restart(at_most=...)", self.at_most, low=0, integer=True)
-
-
-@dataclass(frozen=True)
-class Shrink:
+class Shrink(_Policy):
     """Continue with the remaining ranks and the rows they hold; ``"shrink"`` for short.
 
     Parameters
     ----------
-    at_most : int, default 3
-        How many failures the job survives; the next one is raised.
-    remove_hung : bool, default False
-        Whether a worker that hangs is removed from the cluster, with all that it runs and holds for anybody, so that a
-        nanny may start it anew. By default it is left alone: the job goes on without it, and Dask gives it no new
-        tasks until it is heard of again.
+    at_most, remove_hung
+        As of `Restart`.
 
     Raises
     ------
     InvalidParameterError
         The number is negative.
     """
-
-    at_most: int = 3
-    remove_hung: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what is no number of failures."""
-        check_number("Shrink(at_most=...)", self.at_most, low=0, integer=True)
 
 
 #: How a job reacts to the failure of a machine; see `dsgd.runtime.run_on_cluster`.

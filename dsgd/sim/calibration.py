@@ -27,7 +27,6 @@ from dsgd.collectives.group import calibrate as calibrate_link
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidParameterError
 from dsgd.local import SGD, Objective, Shard
-from dsgd.runtime.deployment import Gang
 from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import train
@@ -229,6 +228,7 @@ def run_measurement(
     """Run a rank program that makes its own data, on the workers of a client or on threads of this process."""
     if client is None:
         return run_on_threads(program, [None] * (ranks or 2), args)
+    from dsgd.runtime.deployment import Gang
     from dsgd.runtime.gang.job import run_on_cluster
 
     n_ranks = ranks or sum(client.nthreads().values())

@@ -252,7 +252,7 @@ class _Search:
                 layouts=(layout,),
                 dtypes=(rows.dtype,),
                 ranks=self._ranks,
-                transport=self._estimator.transport,
+                transport=self._estimator._deployment.transport,
                 limit_s=_MEASURING * self._budget,
                 deadline_s=_LONGEST_MEASURING * self._budget,
             )

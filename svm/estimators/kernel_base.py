@@ -417,7 +417,8 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
             is_single = not callable(self.kernel) and all(s.dtype == "float32" for s in filled)
             dtype = "float32" if is_single else "float64"
             packer = RowPacker(classes, int(self.n_features_in_), dtype, filled[0].sparse)
-            model = type(self)(**{**self.get_params(deep=False), "client": replace(self._deployment, client=None)})
+            here = replace(self._deployment, client=None).plain()
+            model = type(self)(**{**self.get_params(deep=False), "client": here})
             model._fold_seed = self._fold_seed
             if classes is not None:
                 model.classes_ = self._check_classes(classes)

@@ -228,11 +228,6 @@ def test_partial_fit_keeps_what_ranks_remember(client, data):
     assert model.score(X, y) > 0.7
 
 
-def test_n_jobs_limits_the_ranks(client, data):
-    """n_jobs is the number of worker processes used."""
-    assert SGDClassifier(**OPTIONS, client=client, n_jobs=1).fit(*data).fit_report_["ranks"] == 1
-
-
 def test_bad_input(client, data):
     """Column chunks, mismatched partitions, NaN in a block and one class raise clear errors; the cluster works on."""
     X, y = data

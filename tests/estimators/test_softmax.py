@@ -8,7 +8,7 @@ from sklearn.datasets import make_blobs
 from sklearn.linear_model import LogisticRegression
 
 import dsgd
-from dsgd import Gang, SGDClassifier
+from dsgd import SGDClassifier
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SAGA
 from dsgd.model_selection import SGDSearchCV
@@ -94,16 +94,6 @@ def test_one_number_decides_when_to_stop():
     assert model.loss_curve_[-1] == pytest.approx(objective(model) - ALPHA / 2 * (model.coef_**2).sum(), rel=0.05)
     early = fitted(tol=1e-3, early_stopping=True)
     assert early.score(X, Y) > 0.6
-
-
-def test_rows_on_disk_and_packed_rows_have_the_same_bits():
-    """Packed rows and rows in a file make the model of rows in memory."""
-    whole, on_disk = (
-        fitted(shuffle=False, max_iter=3, client=Gang(out_of_core=out_of_core)) for out_of_core in (False, True)
-    )
-    np.testing.assert_array_equal(on_disk.coef_, whole.coef_)
-    rows = dsgd.Rows(X, Y)
-    np.testing.assert_array_equal(SGDClassifier(**SOFTMAX.get_params()).fit(rows).coef_, fitted().coef_)
 
 
 def test_what_does_without_it_says_so():

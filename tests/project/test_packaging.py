@@ -102,7 +102,7 @@ def test_modules_say_what_they_are_and_packages_what_is_public() -> None:
 
 def test_unknown_name_is_an_attribute_error() -> None:
     """A name the package does not have raises AttributeError and lists those it has."""
-    with pytest.raises(AttributeError, match=r"no attribute 'SGD'; it has CustomLoss, Ledger"):
+    with pytest.raises(AttributeError, match=r"no attribute 'SGD'; it has CustomLoss, Gang, Ledger"):
         _ = dsgd.SGD  # type: ignore[attr-defined]
 
 

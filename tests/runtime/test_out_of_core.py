@@ -19,6 +19,7 @@ import gang_programs as programs
 from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.errors import DiskSpaceError, MemoryLimitError
 from dsgd.inputs.shared import SpooledBlock, spool, visit
+from dsgd.kernel_approximation import RandomFeatures
 from dsgd.sync import MinibatchSGD
 from gang_cluster import assert_clean, on_ranks, put_blocks, start_cluster, wait_until
 
@@ -79,13 +80,23 @@ def test_the_model_is_that_of_a_fit_in_memory(client: Client, data: Any, sparse:
     np.testing.assert_array_equal(*scores)
 
 
-def test_rows_of_this_process_may_lie_in_a_file(data: Any) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_jobs": 2},
+        {"n_jobs": 2, "sync": 20, "shuffle": False, "features": RandomFeatures(300, gamma=2.0)},
+        {"loss": "softmax", "shuffle": False},
+    ],
+    ids=str,
+)
+def test_rows_of_this_process_may_lie_in_a_file(data: Any, options: dict[str, Any]) -> None:
     """Without a cluster, on threads, the model is that of rows in memory to the bit."""
     X = data[0]
     models = [
-        SGDRegressor(**OPTIONS, n_jobs=2, client=Gang(out_of_core=on_disk)).fit(X, X[:, 0]) for on_disk in (False, True)
+        SGDClassifier(**OPTIONS, **options, client=Gang(out_of_core=on_disk)).fit(X, np.digitize(X[:, 0], [-0.3, 0.3]))
+        for on_disk in (False, True)
     ]
-    assert np.array_equal(models[0].coef_, models[1].coef_)
+    assert models[0].coef_.tobytes() == models[1].coef_.tobytes()
 
 
 @pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
@@ -130,10 +141,10 @@ def make_rows(k: int) -> tuple[np.ndarray, np.ndarray]:
 def test_more_rows_than_memory_are_refused_in_memory(client: Client) -> None:
     """The refusal names bytes needed and available and the way out; rows of known size are not even computed."""
     X = da.zeros((150_000, 2048), chunks=(4096, -1), dtype=np.float32)
-    with pytest.raises(MemoryLimitError, match=r"1,228,800,000 bytes\) and has [\d,]+ MiB .* out_of_core=True"):
+    with pytest.raises(MemoryLimitError, match=r"1,228,800,000 bytes\) and has [\d,]+ MiB .*out_of_core=True"):
         SGDClassifier(**OPTIONS, client=client).fit(X, da.zeros(150_000, chunks=4096))
     blocks = [dask.delayed(make_rows, pure=False)(k) for k in range(25)]
-    with pytest.raises(MemoryLimitError, match=r"rank 0 on worker tcp://.*, with 25 blocks, needs .* out_of_core=True"):
+    with pytest.raises(MemoryLimitError, match=r"rank 0 on worker tcp://.*, with 25 blocks, needs .*out_of_core=True"):
         SGDClassifier(**OPTIONS, client=client, n_jobs=1).fit(blocks)
 
 

@@ -39,6 +39,12 @@ class World:
         """Join as a rank."""
         return self.registry.join(job_id, 0, TOKEN, rank, address or f"h:{rank}", n_cores)
 
+    def begin(self, job_id: str, workers: str) -> None:
+        """Ask for workers, and have all ranks join."""
+        self.admit(job_id, workers)
+        for rank in range(len(workers)):
+            self.join(job_id, rank)
+
     def publish(self, job_id: str, event: dict[str, Any]) -> None:
         """Publish as the first member."""
         self.registry.publish(job_id, 0, TOKEN, 0, event)
@@ -106,22 +112,16 @@ def test_strangers_are_turned_away(world: World) -> None:
     """A join of another job, epoch, token, rank or second incarnation is stale."""
     world.admit("a", "xy")
     world.join("a", 0)
-    registry = world.registry
-    stale = {"join_state": "stale"}
-    assert registry.join("b", 0, TOKEN, 0, "h:0") == stale
-    assert registry.join("a", 1, TOKEN, 0, "h:0") == stale
-    assert registry.join("a", 0, b"wrong", 0, "h:0") == stale
-    assert registry.join("a", 0, TOKEN, 2, "h:0") == stale
-    assert registry.join("a", 0, TOKEN, 0, "h:9") == stale
+    strangers = [("b", 0, TOKEN, 0), ("a", 1, TOKEN, 0), ("a", 0, b"wrong", 0), ("a", 0, TOKEN, 2)]
+    assert all(world.registry.join(*each, "h:0") == {"join_state": "stale"} for each in strangers)
+    assert world.join("a", 0, "h:9") == {"join_state": "stale"}
     world.finish("a", 0)
-    assert registry.join("a", 0, TOKEN, 0, "h:0") == stale
+    assert world.join("a", 0) == {"join_state": "stale"}
 
 
 def test_a_job_is_done_when_all_ranks_are(world: World) -> None:
     """The job runs until its last rank has ended, and closing it leaves nothing."""
-    world.admit("a", "xy")
-    for rank in (0, 1):
-        world.join("a", rank)
+    world.begin("a", "xy")
     world.finish("a", 1)
     assert world.state("a") == "running"
     world.finish("a", 0)
@@ -134,9 +134,7 @@ def test_a_job_is_done_when_all_ranks_are(world: World) -> None:
 
 def test_the_first_failure_is_the_cause(world: World) -> None:
     """A rank that raises is the cause, and the others are told to stop."""
-    world.admit("a", "xyz")
-    for rank in range(3):
-        world.join("a", rank)
+    world.begin("a", "xyz")
     world.finish("a", 1, "raised")
     world.finish("a", 0, "aborted")
     world.finish("a", 2, "raised")
@@ -147,9 +145,7 @@ def test_the_first_failure_is_the_cause(world: World) -> None:
 
 def test_an_echo_waits_for_the_cause(world: World) -> None:
     """A rank whose peer went away is not blamed when the scheduler misses the peer's worker a moment later."""
-    world.admit("a", "xy")
-    for rank in range(2):
-        world.join("a", rank)
+    world.begin("a", "xy")
     world.finish("a", 0, "aborted")
     assert world.state("a") == "running"
     world.now = 0.5
@@ -160,9 +156,7 @@ def test_an_echo_waits_for_the_cause(world: World) -> None:
 
 def test_an_echo_without_a_cause_is_told_in_the_end(world: World) -> None:
     """When nothing else comes, the first rank that noticed tells its story."""
-    world.admit("a", "xy")
-    world.join("a", 0)
-    world.join("a", 1)
+    world.begin("a", "xy")
     world.finish("a", 0, "aborted")
     world.now = 0.5
     world.finish("a", 1, "aborted")
@@ -172,9 +166,7 @@ def test_an_echo_without_a_cause_is_told_in_the_end(world: World) -> None:
 
 def test_a_gang_that_ends_under_suspicion_is_not_done(world: World) -> None:
     """Where one rank noticed something and all others ended well, nothing is told before the grace is over."""
-    world.admit("a", "xy")
-    for rank in (0, 1):
-        world.join("a", rank)
+    world.begin("a", "xy")
     world.finish("a", 0, "aborted")
     world.finish("a", 1)
     assert world.state("a") == "running"
@@ -234,9 +226,7 @@ def test_a_rank_that_still_runs_keeps_its_worker_for_a_while(world: World) -> No
 
 def test_of_a_closed_job_each_rank_keeps_its_own_worker(world: World) -> None:
     """The worker of a rank that has ended goes to the next job, though another rank of the gang still runs."""
-    world.admit("a", "xy")
-    for rank in (0, 1):
-        world.join("a", rank)
+    world.begin("a", "xy")
     world.registry.close("a")
     assert world.admit("b", "x") == "queued"
     world.finish("a", 0, "aborted")

@@ -15,8 +15,6 @@ it, at the head of the list and writes nothing.
 
 Cost: one gathered state per checkpoint, written by rank 0 while the others wait in their next round.
 
-Writing the checkpoints of a fit, though a disk may be full for a moment.
-
 Problem: a checkpoint is there so that no work is lost, and one that cannot be written must not lose it.
 
 Method: a write that fails is logged, and the next one is due soon after; only several in a row end the fit. The last
@@ -58,7 +56,6 @@ from dsgd.validation import check_bool, check_number
 
 if TYPE_CHECKING:
     from dsgd.collectives.group import Group
-    from dsgd.runtime.rank import Rank
 
 
 #: As `resume_from`: go on from what is in the folder of the checkpoints, if anything is.
@@ -185,7 +182,7 @@ def place_to_resume(target: Checkpoint | None, resume_from: str | None, *, forme
     return resume_from
 
 
-def newest_own(target: Checkpoint | None, rank: Rank, mine: Snapshot | None) -> SavedState | None:
+def newest_own(target: Checkpoint | None, rank: Any, mine: Snapshot | None) -> SavedState | None:
     """Return a checkpoint of this same job that is as new as a snapshot, for the rank 0 of a gang formed again."""
     if rank.number or not rank.formed or target is None:
         return None

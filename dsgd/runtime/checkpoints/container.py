@@ -1,7 +1,5 @@
 """Files of arrays and JSON, never of code, and descriptions of what a fit is given.
 
-Files of arrays and JSON, never of code: checkpoints and models.
-
 Problem: a file that is half written, damaged, of another kind or of a later version must be told from a good one, and
 reading it must run nothing that it says.
 
@@ -207,13 +205,10 @@ def describe(value: Any) -> Any:
         # The representation of a function would have its address in it, which is another in every process.
         name = f"{value.__module__}.{value.__qualname__}"
         function = _function_of(value)
-        return name if function is None else f"{name} {_digest_of_function(function)}"
+        if function is None:
+            return name
+        return f"{name} {hashlib.sha256(repr(_content(function, ())).encode()).hexdigest()[:16]}"
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
-
-
-def _digest_of_function(function: FunctionType) -> str:
-    """Return a digest of the code of a function and of what it refers to."""
-    return hashlib.sha256(repr(_content(function, ())).encode()).hexdigest()[:16]
 
 
 def _content(function: FunctionType, callers: tuple[FunctionType, ...]) -> list[Any]:

@@ -6,8 +6,6 @@ Problem: a future of `concurrent.futures` has a lock that both threads take in P
 is taken and nobody has noted that yet leaves it locked: the loop waits for it for ever, and the lease of a job with it.
 
 Method: the outcome comes through a queue that is written in C, where no interrupt can intervene.
-
-The Dask client on which a job runs.
 """
 
 from __future__ import annotations
@@ -191,7 +189,7 @@ def close_own_cluster() -> None:
 
 
 @contextmanager
-def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
+def client_for(client: Any = None, *, n_workers: int | None = None) -> Iterator[Client]:
     """Give a client for the length of a ``with`` block: the one passed, the current one, or one of a new cluster.
 
     Inside a Dask task the default is the worker's client. The task leaves the thread pool meanwhile, whatever client it
@@ -204,9 +202,6 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
         What the user passed.
     n_workers : int or None, default None
         Worker processes of a cluster started here; None takes one per core.
-    threads_per_worker : int, default 1
-        Task threads of each of them. One by default: a cluster is started here for files and lazy collections, and only
-        processes run the Python code that reads and prepares their rows in parallel.
 
     Yields
     ------
@@ -226,15 +221,15 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
     if found is not None:
         with out_of_pool():
             yield found
-    elif n_workers is None and threads_per_worker == 1:
+    elif n_workers is None:
         yield _own_cluster.client()
     else:
-        with _started(n_workers, threads_per_worker) as own:
+        with _started(n_workers) as own:
             yield own
 
 
 @contextmanager
-def _started(n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
+def _started(n_workers: int | None = None) -> Iterator[Client]:
     """Start a cluster on this machine; it is closed at the end."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         # This is a worker process that is starting and has run the script that started it up to this line: see below.
@@ -244,7 +239,8 @@ def _started(n_workers: int | None = None, threads_per_worker: int = 1) -> Itera
             cluster = stack.enter_context(
                 LocalCluster(
                     n_workers=n_workers,
-                    threads_per_worker=threads_per_worker,
+                    # Only processes run the Python code that reads and prepares rows in parallel.
+                    threads_per_worker=1,
                     processes=True,
                     dashboard_address="127.0.0.1:0",
                     scheduler_kwargs={"dashboard": False},

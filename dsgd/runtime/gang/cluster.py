@@ -1,11 +1,5 @@
 """A cluster as jobs use it: the workers that can run ranks, their versions, and calls that all have a deadline.
 
-Checks before a job begins: whether the scheduler has the same versions, and runs code of its clients.
-
-Workers are asked by the scheduler (`dsgd.runtime.scheduler.jobs`).
-
-A cluster as jobs use it: the workers that can run ranks, and calls that all have a deadline.
-
 Problem: most calls of a Dask client wait without end where a worker is stopped, or cut off, but still connected. And a
 cluster may have workers for other purposes, without dsgd.
 
@@ -331,7 +325,7 @@ class Cluster:
         async def settled() -> None:
             await asyncio.gather(*(future.exception() for future in futures), return_exceptions=True)
 
-        self.wait(settled, doing, pending=_pending(futures), limit=limit)
+        self.wait(settled, doing, pending=lambda: [f.key for f in futures if not f.done()], limit=limit)
 
     def gather(self, futures: Sequence[Future], doing: str, limit: str = "hung") -> list[Any]:
         """Return the results of futures."""
@@ -365,10 +359,6 @@ class Cluster:
             return self.wait(call, "asking the scheduler")
         except TimeoutError as error:
             raise ClusterUnreachableError(f"the scheduler of {self.client!r} does not answer any more.") from error
-
-
-def _pending(futures: Sequence[Future]) -> Callable[[], list[Any]]:
-    return lambda: [future.key for future in futures if not future.done()]
 
 
 async def _outcome(make: Callable[[], Awaitable[T]]) -> tuple[Any, BaseException | None]:

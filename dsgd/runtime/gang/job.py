@@ -1,7 +1,4 @@
-"""Running a rank program on a Dask cluster: plan, admit, train, collect.
-
-The row blocks of a job: their sizes and places, and recovery of lost ones.
-"""
+"""Running a rank program on a Dask cluster: plan, admit, train, collect."""
 
 from __future__ import annotations
 
@@ -87,7 +84,7 @@ class JobBlocks:
             pending = [future.key for future in self.futures if future.status == "pending"]
             if pending:
                 handle.cluster.check_silence("computing rows", keys=pending, limit="peer")
-            survey = handle.survey([future.key for future in self.futures])
+            survey = handle.cluster.survey([future.key for future in self.futures])
             lost = missing(survey)
             if not lost:
                 return survey

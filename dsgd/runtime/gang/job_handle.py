@@ -10,8 +10,6 @@ live and checks whether the thread of the job still attends to it. That thread h
 block; a lock is released in C, where no interrupt can intervene. Once the lock is free, the coroutine ends the job,
 unless the thread has already done so; it retries for as long as the lease lives. If the event loop itself stands still,
 nothing is renewed, and the scheduler ends the job (`Registry.expire`).
-
-A job as the client sees it: requesting workers, watching, and releasing everything at the end.
 """
 
 from __future__ import annotations
@@ -166,10 +164,6 @@ class JobHandle:
     def credentials(self, member: int) -> MemberCredentials:
         """Return the credentials that a member shows in its messages."""
         return MemberCredentials(self.job_id, self.epoch, self._token, member)
-
-    def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
-        """Return the running workers, and size and holders of the blocks with these keys."""
-        return self.cluster.survey(keys)
 
     def admit(self, plan: Plan, *, patient: bool = True) -> bool:
         """Wait for the lease of all workers of the plan.

@@ -83,7 +83,8 @@ class Recovery:
         """Prepare to form a new gang after an error, or raise the error."""
         record = self._handle.failure or {}
         joined = isinstance(error, PausedError)
-        if plan is None or not (joined or self._is_survived(record)):
+        is_survived = self._left > 0 and record.get("kind") in _OF_MACHINES
+        if plan is None or not (joined or is_survived):
             if self.events:
                 error.add_note(f"the gang had been formed again {len(self.events)} times before")
             raise error
@@ -92,7 +93,7 @@ class Recovery:
         hung = {str(record["worker"])} if record.get("kind") == "hung" else set()
         silent, late = self._handle.renew(self._out | hung, plan.addresses)
         hung, late = hung | silent, late.union(record.get("late", ()))
-        running = {worker["address"] for worker in self._handle.survey([])["workers"]}
+        running = {worker["address"] for worker in self._handle.cluster.survey([])["workers"]}
         members = [address for address in plan.addresses if address in running - hung - late - self._out]
         answers = self._handle.ask(kept_blocks, members, self._patience_s)
         # A worker that does not answer hangs, or has just left.
@@ -117,9 +118,6 @@ class Recovery:
                 "policy": "elastic" if joined else type(self._policy).__name__.lower(),
             }
         )
-
-    def _is_survived(self, record: Mapping[str, Any]) -> bool:
-        return self._left > 0 and record.get("kind") in _OF_MACHINES
 
     def missing(self, survey: Mapping[str, Any]) -> list[int]:
         """Return the blocks that the next gang needs and that are neither packed nor in the memory of a worker."""
@@ -194,5 +192,5 @@ class Recovery:
             return
         self._looked = now
         known = self._out | set(plan.addresses)
-        if any(not w["busy"] and w["address"] not in known for w in self._handle.survey([])["workers"]):
+        if any(not w["busy"] and w["address"] not in known for w in self._handle.cluster.survey([])["workers"]):
             self._pausing = bool(self._handle.ask(request_pause, plan.addresses, _ASK_S))

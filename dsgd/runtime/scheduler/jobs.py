@@ -20,8 +20,6 @@ Method: the scheduler plugin installs that of workers itself, on the workers tha
 What it sends is pickled by value and needs nothing of dsgd. On the worker it compares versions, installs the plugin if
 they agree, and sends a message with its answer. Only workers that have said that they are ready are planned with. One
 that has no dsgd, or another version, keeps nothing of ours and is left out, with the reason.
-
-The scheduler's record of each gang, which `dsgd.runtime.scheduler.registry` maintains.
 """
 
 from __future__ import annotations
@@ -165,8 +163,9 @@ class Admission:
 
     async def _install(self, worker: str) -> None:
         answered = self._answers[worker] = asyncio.Event()
+        installer: bytes = cloudpickle.dumps(make_installer(local_versions(), WORKER_ANSWER))
         try:
-            await add_worker_plugin(self._scheduler, worker, _installer(), f"dsgd-jobs-{LOADED_VERSION}")
+            await add_worker_plugin(self._scheduler, worker, installer, f"dsgd-jobs-{LOADED_VERSION}")
             await answered.wait()
         except OSError:
             # It has just left, or is asked again.
@@ -177,11 +176,6 @@ class Admission:
             if self._answers.get(worker) is answered:
                 del self._answers[worker]
                 self._asked.pop(worker, None)
-
-
-def _installer() -> bytes:
-    data: bytes = cloudpickle.dumps(make_installer(local_versions(), WORKER_ANSWER))
-    return data
 
 
 _MAX_EVENTS: Final = 256

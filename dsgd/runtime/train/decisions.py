@@ -1,7 +1,5 @@
 """Decisions that all ranks reach alike: when training stops, and how long to wait for peers.
 
-scikit-learn's stopping rule, on numbers that are equal on every rank.
-
 An output has stopped once its objective, loss and penalty, has not improved by `tol` for `n_iter_no_change` epochs in a
 row. Training ends when every output has: outputs that have stopped train on until then, which does them good and costs
 no exchange of its own, so an epoch is the same work for all. scikit-learn, which trains one class after the other, ends
@@ -79,7 +77,12 @@ class StopRule:
         if min(self.n_bad) < n_enough:
             return False
         optimizer = job.optimizer
-        if isinstance(optimizer, SGD) and _may_slow_down(optimizer, state):
+        # Below the least rate the adaptive schedule gives up.
+        if (
+            isinstance(optimizer, SGD)
+            and optimizer.schedule == "adaptive"
+            and optimizer.eta0 * state.eta_scale > _MIN_ETA
+        ):
             state.eta_scale /= 5.0
             self.n_bad = [0] * len(self.n_bad)
             return False
@@ -95,10 +98,6 @@ class StopRule:
         """Return the rule that `as_vector` described."""
         best, n_bad = vector[1:].reshape(2, -1).tolist()
         return cls(best, [int(n) for n in n_bad], bool(vector[0]))
-
-
-def _may_slow_down(optimizer: SGD, state: AbstractState) -> bool:
-    return optimizer.schedule == "adaptive" and optimizer.eta0 * state.eta_scale > _MIN_ETA
 
 
 #: Kinds of waits: for a round after another one, or for anything between two epochs.

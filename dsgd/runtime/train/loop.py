@@ -185,19 +185,15 @@ def _run_epoch(run: Run, rounds: Rounds, snapshots: SnapshotSchedule, *, resumed
         if run.adaptation is not None and not at.ahead:
             run.adaptation.decide(at)
         if resumed:
-            _publish_resumed(run)
             resumed = False
+            if run.rank.number == 0:
+                epoch, number = at.epoch + 1, at.position[1]
+                text = f"training goes on in epoch {epoch}, round {number} done"
+                run.rank.publish({"phase": "resumed", "resumed_epoch": epoch, "resumed_round": number, "text": text})
         if not to_look and at.round < at.cut.rounds:
             _keep(run, snapshots)
             to_look = snapshots.stride
     return n_rounds
-
-
-def _publish_resumed(run: Run) -> None:
-    if run.rank.number == 0:
-        epoch, number = run.at.epoch + 1, run.at.position[1]
-        text = f"training goes on in epoch {epoch}, round {number} done"
-        run.rank.publish({"phase": "resumed", "resumed_epoch": epoch, "resumed_round": number, "text": text})
 
 
 def _keep(run: Run, snapshots: SnapshotSchedule) -> None:

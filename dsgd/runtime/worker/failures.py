@@ -1,7 +1,5 @@
 """How an error of a rank reaches the client, which one the client raises, and where ranks were when their job stopped.
 
-How an error of a rank reaches the client, and which one the client raises.
-
 The rule: an error of this library (`DsgdError`: bad data, a deadline missed, a protocol broken) is raised on the
 client as itself, with a note that names the rank, because its text is written for the user. Anything else becomes a
 `RankError` that names rank, worker and host and carries the remote traceback, with the original as its ``__cause__``.

@@ -1,7 +1,5 @@
 """The member of a gang: the Dask task that runs the ranks of one worker.
 
-Fetching the blocks of a rank from Dask, one at a time.
-
 Problem: a task that lists its blocks as inputs has all of them in memory before it begins, those that Dask had spilled
 to disk included. Packing needs one at a time.
 

@@ -1,7 +1,5 @@
 """The process while ranks run: freed memory is kept, and Dask's profiler and event-loop checks are slowed down.
 
-Keeping freed memory in the process while ranks pack and run, and returning it when they have ended.
-
 Problem: Dask starts its workers with a C library that returns memory to the system as soon as it is freed
 (``MALLOC_TRIM_THRESHOLD_``), so that short-lived tables leave nothing behind. A rank allocates arrays of the same few
 sizes again and again, and so pays for new pages each time: a twentieth of the time of a kernel SVM, and half of that in
@@ -12,8 +10,6 @@ environment sets one. They apply to the whole process, so users are counted: the
 last one restores them. What is kept is missing to others who share the worker: it is at most a share of its memory.
 
 Source: mallopt(3) and malloc_trim(3) of the Linux man-pages.
-
-Slowing down Dask's profiler and event-loop checks while ranks use the cores.
 
 Problem: a worker samples the threads of its tasks a hundred times a second for the profile page of the dashboard, and
 worker, nanny and scheduler measure the delay of their event loops fifty times a second. If ranks use all cores, each of

@@ -6,8 +6,6 @@ last one has registered: one question and one answer, unless that takes long. So
 can be taken by another program in between. Strangers that connect are refused, and the port is closed as soon as all
 members are connected with each other; in a large gang that is when it ends (`dsgd.comm.sockets.mesh`).
 
-Creating the mailboxes of ranks on worker processes.
-
 Ranks of a worker are threads, and in collectives one of them speaks for all (`dsgd.comm.wires.nested`). By post each
 speaks for itself: every rank, and every server, has connections of its own to others, those of its own process
 among them. The members of the gang tell each other over the wire between them where their ranks listen; then each rank

@@ -1,12 +1,8 @@
 """The wires of ranks on worker processes, and connections over the RPC of Dask's workers.
 
-The transport and the address that a job's options select.
-
 Ports and interface matter behind firewalls and on hosts with several networks, and belong to the cluster: they stand in
 Dask's configuration, on the client or on the workers, as ``dsgd.comm.ports`` and ``dsgd.comm.interface``. What the
 client's configuration says comes first, then the worker's.
-
-Connections between ranks over the RPC of Dask's workers, for `dsgd.comm.wires.rpc`.
 
 Every message carries the credentials of its job (id, epoch, token) and is turned away without it. Its bytes are a plain
 field of Dask's message, which is not pickled; on an encrypted cluster it travels encrypted.
@@ -86,24 +82,19 @@ def open_listener(worker: Worker, options: WireOptions) -> Listener:
     """Return the open data socket of a rank on `worker`."""
     ports: Any = dask.config.get(_PORTS, None) if options.ports is None else options.ports
     interface = dask.config.get(_INTERFACE, None) if options.interface is None else options.interface
-    host = data_host(worker.address)
+    scheme, _ = parse_address(worker.address)
+    if scheme not in ("tcp", "tls", "inproc"):
+        raise ClusterError(
+            f"worker {worker.address} uses {scheme}://; ranks need workers on tcp://, tls:// or inproc://."
+        )
+    # A rank listens for its peers on the host of its Dask worker.
+    host = "127.0.0.1" if scheme == "inproc" else get_address_host(worker.address)
     if interface is not None:
         try:
             host = interface_address(interface)
         except ValueError as error:
             raise ClusterError(f"worker {worker.address} cannot listen on network {interface!r}: {error}.") from error
     return Listener(host, parse_ports(ports, f"the setting {_PORTS} of worker {worker.address}"))
-
-
-def data_host(address: str) -> str:
-    """Return the host on which a rank listens for its peers: that of its Dask worker."""
-    scheme, _ = parse_address(address)
-    if scheme == "inproc":
-        return "127.0.0.1"
-    if scheme in ("tcp", "tls"):
-        host: str = get_address_host(address)
-        return host
-    raise ClusterError(f"worker {address} uses {scheme}://; ranks need workers on tcp://, tls:// or inproc://.")
 
 
 CONNECT: Final = "dsgd_connect"
