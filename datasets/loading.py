@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dsgd.datasets.files import cache_folder, fetch_part, locate, read_npz, write_npz
 from dsgd.datasets.generators import TWINS, make_like
-from dsgd.datasets.registry import BINARY, DataFile, DatasetInfo, find
+from dsgd.datasets.registry import DataFile, DatasetInfo, find
 from dsgd.datasets.svmlight import load_svmlight
 from dsgd.errors import DatasetError, InvalidDataError, InvalidParameterError
 from dsgd.files import read_arrays, replacing
@@ -229,7 +229,7 @@ def _generated(name: str, split: str, dtype: DTypeLike, dense: bool | None, n_ro
         y,
         f"{base}-like",
         split,
-        BINARY,
+        "binary",
         f"generated with seed {seed}",
         generated=True,
         note=f"shape, density and class balance of {base}; labels flipped with probability {made.twin.noise:g}",

@@ -28,6 +28,7 @@ and here the system is solved.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -36,13 +37,18 @@ from scipy.special import expit
 from sklearn.exceptions import NotFittedError
 from sklearn.isotonic import IsotonicRegression
 from sklearn.model_selection import StratifiedKFold
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError
+from dsgd.inputs.prediction import answers_in_kind
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import as_random_state
 
 #: What `probability=` may be, besides LIBSVM's True.
 METHODS: Final = ("sigmoid", "isotonic")
+#: The method that True stands for: sigmoids, as LIBSVM fits them to pairs of classes.
+LIBSVM: Final = "libsvm"
 
 N_FOLDS: Final = 5
 _MAX_STEPS: Final = 100
@@ -91,7 +97,7 @@ def fit_curve(method: str, scores: FloatVector, is_positive: AnyArray, weights: 
 def probabilities_of(method: str, curves: Sequence[FloatMatrix], scores: FloatMatrix) -> FloatMatrix:
     """Return the probability that each curve gives to each score, shape (n, n_curves)."""
     columns = zip(curves, scores.T, strict=True)
-    if method == "sigmoid":
+    if method != "isotonic":
         return np.column_stack([expit(-(curve[0, 0] * f + curve[1, 0])) for curve, f in columns])
     return np.column_stack([np.interp(f, curve[0], curve[1]) for curve, f in columns])
 
@@ -194,26 +200,54 @@ def couple(first: FloatMatrix, n_classes: int) -> FloatMatrix:
     return out
 
 
+def has_curves(model: AbstractCalibrated) -> bool:
+    """Return whether a model is to have probabilities, for `available_if`."""
+    if model._curve_method() is None:
+        raise AttributeError("predict_proba is not available when probability=False")
+    return True
+
+
 class AbstractCalibrated:
     """A classifier that may have curves from decision values to probabilities."""
 
     probability: bool | str
 
-    #: What was fitted: which of `METHODS`, None if none, and a curve for each output, for its positive sign.
+    #: What was fitted: a method, None if none, and a curve for each output.
     _curves: tuple[str | None, list[FloatMatrix]] = (None, [])
-
     #: Seed of the folds, the same on all ranks; None leaves rows in order.
     _fold_seed: int | None = 0
 
     def _curve_method(self) -> str | None:
-        """Return which of `METHODS` `probability` is, None if none."""
-        return self.probability if isinstance(self.probability, str) and self.probability in METHODS else None
+        """Return the method that `probability` names, None if none."""
+        if isinstance(self.probability, str):
+            return self.probability if self.probability in METHODS else None
+        return LIBSVM if self.probability else None
 
-    def _positive_probabilities(self, scores: FloatMatrix) -> FloatMatrix:
-        """Return the probability of the positive sign of each output, shape (n, n_outputs)."""
-        method, curves = self._curves
-        if method is None or method != self.probability:
+    def _check_curves(self) -> None:
+        """Raise `NotFittedError` where the curves that `probability` names were not fitted."""
+        if self._curves[0] != self._curve_method():
+            found = {None: False, LIBSVM: True}.get(self._curves[0], self._curves[0])
             raise NotFittedError(
-                f"predict_proba is not available when not fitted with probability={self.probability!r}"
+                f"predict_proba is not available when fitted with probability={found!r}: the model was not "
+                f"fitted with probability={self.probability!r}."
             )
-        return probabilities_of(method, curves, scores)
+
+    def _probabilities(self, scores: FloatMatrix) -> FloatMatrix:
+        """Return the probability of the positive sign of each output, shape (n, n_outputs)."""
+        self._check_curves()
+        return probabilities_of(*self._curves, scores)
+
+    @abstractmethod
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities."""
+
+    @available_if(has_curves)
+    @answers_in_kind
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
+        model: Any = self
+        check_is_fitted(model)
+        if model._is_lazy(X):
+            return model._apply("predict_log_proba", X, len(model.classes_), np.float64)
+        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
+            return np.log(self.predict_proba(X))

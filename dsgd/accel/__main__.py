@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import runpy
 import sys
 from collections.abc import Sequence
 
-from dsgd.accel.calls import SETTINGS, Profile, recorded_calls, table_of
+from dsgd.accel.calls import recorded_calls, table_of
 from dsgd.accel.patch import install
 
 
@@ -25,34 +24,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"there is no file {name!r}")
     _install(options, parser)
     sys.argv = [name, *rest]
-    is_module = options.module is not None
-    profile = SETTINGS.profile = Profile(_path(name) if is_module else name) if options.profile else None
     try:
-        if profile is not None:
-            profile.begin()
-        _run(name, is_module)
+        _run(name, options.module is not None)
     finally:
-        tables = [table_of(recorded_calls())] if options.verbose and recorded_calls() else []
-        if profile is not None:
-            profile.end()
-            tables.append(profile.table(recorded_calls()))
-        if tables:
+        if options.verbose and recorded_calls():
             from rich.console import Console
 
-            Console(stderr=True).print(*tables, sep="\n")
-
-
-def _path(module: str) -> str:
-    """Return the file of a module, or of its ``__main__`` if it is a package; its name if there is none."""
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = [importlib.util.find_spec(name) for name in (module, f"{module}.__main__")]
-    except ModuleNotFoundError:  # no package
-        found = [importlib.util.find_spec(module)]
-    finally:
-        del sys.path[0]
-    origins = [spec.origin for spec in found if spec is not None and spec.origin is not None]
-    return origins[-1] if origins else module
+            Console(stderr=True).print(table_of(recorded_calls()))
 
 
 def _run(name: str, is_module: bool) -> None:
@@ -88,9 +66,6 @@ def _parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.Ar
     parser.add_argument("--verbose", action="store_true", help="list every fit, with its solver and seconds")
     parser.add_argument(
         "--compare", action="store_true", help="repeat every fit with scikit-learn, to tell what was saved"
-    )
-    parser.add_argument(
-        "--profile", action="store_true", help="list the seconds of each line of the script, and what ran where"
     )
     parser.add_argument(
         "--exclude",

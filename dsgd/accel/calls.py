@@ -1,27 +1,12 @@
-"""Calls that were taken over, or not, and why; a profile of them.
-
-The record of fits of accelerated estimators: which solver trained each, in how many seconds, and why.
-
-Seconds of each line of a script, and which fits and predictions it did by which solver.
-
-Method: the interpreter tells of every line of the script's own file (`sys.settrace`). The seconds of a line are those
-until the next line of the same call, so they include what the line calls. A fit or a prediction counts for the line
-that the main thread is at, whichever thread does it. What other processes do is not seen.
-
-Cost: a callback for each call of a Python function, and two for each line of the script that runs.
-"""
+"""The record of fits of accelerated estimators: which solver trained each, in how many seconds, and why."""
 
 from __future__ import annotations
 
-import linecache
 import logging
 import sys
 import threading
-import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from types import FrameType
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 LOG: Final = logging.getLogger("dsgd.accel")
@@ -30,7 +15,7 @@ _MOST_CALLS: Final = 10_000
 
 @dataclass(frozen=True)
 class Call:
-    """A fit of an accelerated estimator, or a prediction.
+    """A fit of an accelerated estimator.
 
     Parameters
     ----------
@@ -46,10 +31,6 @@ class Call:
         Why scikit-learn trained it; empty if it did not.
     compared_s : float or None
         Wall time of the same fit with scikit-learn, if it was asked for.
-    method : str
-        ``"fit"``; predictions are recorded only by ``python -m dsgd.accel --profile``.
-    line : int or None
-        The line of the script, with ``--profile``.
     """
 
     estimator: str
@@ -58,8 +39,6 @@ class Call:
     seconds: float
     reason: str = ""
     compared_s: float | None = None
-    method: str = "fit"
-    line: int | None = None
 
     @property
     def saved_s(self) -> float | None:
@@ -68,7 +47,7 @@ class Call:
 
     def __str__(self) -> str:
         rows, columns = self.shape
-        text = f"{self.estimator}.{self.method} of {rows:,} x {columns:,}: {self.by} {self.seconds:.3g} s"
+        text = f"{self.estimator}.fit of {rows:,} x {columns:,}: {self.by} {self.seconds:.3g} s"
         if self.saved_s is not None:
             text += f", {'saved' if self.saved_s >= 0 else 'cost'} {abs(self.saved_s):.3g} s"
         return f"{text} ({self.reason})" if self.reason else text
@@ -82,7 +61,6 @@ class Settings:
     compare: bool = False
     excluded: frozenset[str] = frozenset()
     told: set[tuple[str, str]] = field(default_factory=set)
-    profile: Any = None
     origin: int | None = None
 
 
@@ -93,8 +71,6 @@ _lock: Final = threading.Lock()
 
 def note(call: Call, *, expected: bool) -> None:
     """Record a call; print it if verbose, otherwise log the reason once if it was not expected."""
-    if SETTINGS.profile is not None:
-        call = replace(call, line=SETTINGS.profile.line())
     with _lock:
         _calls.append(call)
         is_news = not expected and (call.estimator, call.reason) not in SETTINGS.told
@@ -134,7 +110,6 @@ def table_of(calls: list[Call]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    calls = [call for call in calls if call.method == "fit"]
     table = Table(title=f"dsgd.accel: {len(calls):,} fits")
     for name in ("estimator", "solver"):
         table.add_column(name)
@@ -149,67 +124,3 @@ def table_of(calls: list[Call]) -> Any:
         cells = f"{len(found):,}", f"{sum(call.seconds for call in found):.2f}", f"{sum(saved):.2f}" if saved else ""
         table.add_row(estimator, by, *cells, Text(reason))
     return table
-
-
-class Profile:
-    """The seconds of the lines of a file, from `begin` to `end`."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._seconds: dict[int, float] = defaultdict(float)
-
-    def begin(self) -> None:
-        """Begin to count in this thread."""
-        sys.settrace(self._enter)
-
-    def end(self) -> None:
-        """End it."""
-        sys.settrace(None)
-
-    def line(self) -> int | None:
-        """Return the line of the file that the main thread is at; None outside."""
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        while frame is not None and frame.f_code.co_filename != self.path:
-            frame = frame.f_back
-        return None if frame is None else frame.f_lineno
-
-    def table(self, calls: Sequence[Call]) -> Any:
-        """Return a rich table of the lines with calls, and of those that took a hundredth of the whole at least."""
-        from rich.table import Table
-        from rich.text import Text
-
-        of_lines: dict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
-        spent: dict[tuple[int, str, str], float] = defaultdict(float)
-        for call in calls:
-            if call.line is not None:
-                what = f"{call.estimator}.{call.method}", call.by
-                of_lines[call.line][what] += 1
-                spent[(call.line, *what)] += call.seconds
-        table = Table(title=Text(f"dsgd.accel: {self.path}"))
-        for name in ("line", "seconds"):
-            table.add_column(name, justify="right")
-        table.add_column("what ran where")
-        table.add_column("source", no_wrap=True)
-        least = 0.01 * max(self._seconds.values(), default=0.0)
-        for line in sorted({*of_lines, *(line for line, seconds in self._seconds.items() if seconds >= least)}):
-            ran = [
-                f"{name} by {by}: {n:,} x, {spent[line, name, by]:.2f} s" for (name, by), n in of_lines[line].items()
-            ]
-            source = linecache.getline(self.path, line).strip()
-            table.add_row(str(line), f"{self._seconds[line]:.2f}", Text("\n".join(ran)), Text(source))
-        return table
-
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        if frame.f_code.co_filename != self.path:
-            return None
-        line, since = frame.f_lineno, time.perf_counter()
-
-        def trace(frame: FrameType, event: str, argument: Any) -> Any:
-            nonlocal line, since
-            if event in ("line", "return"):
-                now = time.perf_counter()
-                self._seconds[line] += now - since
-                line, since = frame.f_lineno, now
-            return trace
-
-        return trace

@@ -114,19 +114,14 @@ def _predicting(plain: type, theirs: Callable[..., Any]) -> Callable[..., Any]:
         if vectors is None or rows * columns * len(vectors) < _MOST_PRODUCTS_OF_A_TINY_PREDICTION:
             return theirs(self, X)
         estimated_s = prediction_seconds(X, len(vectors))
-        begin = time.perf_counter()
         model = _model_of(self, estimated_s)
-        if model is None:
-            found = theirs(self, X)
-        else:
+        if model is not None:
             model.n_jobs = n_threads()
-            found = getattr(model, theirs.__name__)(X)
-        seconds = time.perf_counter() - begin
-        if model is None and self not in _models:  # not worth it, so far
-            _worth.spend(seconds, estimated_s, "kernel")
-        if SETTINGS.profile is not None:
-            by: Any = "scikit-learn" if model is None else "dsgd"
-            note(Call(plain.__name__, (rows, columns), by, seconds, method=theirs.__name__), expected=True)
+            return getattr(model, theirs.__name__)(X)
+        begin = time.perf_counter()
+        found = theirs(self, X)
+        if self not in _models:  # not worth it, so far
+            _worth.spend(time.perf_counter() - begin, estimated_s, "kernel")
         return found
 
     return predict

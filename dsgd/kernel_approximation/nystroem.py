@@ -14,6 +14,7 @@ Source: Williams and Seeger 2001 (Using the Nystroem method to speed up kernel m
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Self
 
 import numpy as np
@@ -28,7 +29,7 @@ from dsgd.inputs.frames import validated
 from dsgd.inputs.linear import copied, of_peer
 from dsgd.local.features import blocks_of
 from dsgd.saving import SavingMixin
-from dsgd.types import AnyArray, FloatMatrix, IntVector
+from dsgd.types import AnyArray
 from dsgd.validation import as_random_state, check_choice, check_number, warn_user
 
 #: What is fitted, here and in scikit-learn.
@@ -41,6 +42,7 @@ _FITTED: Final = (
 _LEAST = 1e-12
 
 
+@dataclass(eq=False, repr=False)
 class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """The Nystroem method; equal to scikit-learn's to rounding, with the same `random_state`.
 
@@ -68,27 +70,13 @@ class Nystroem(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         Columns.
     """
 
-    components_: Any
-    component_indices_: IntVector
-    normalization_: FloatMatrix
-    n_features_in_: int
-
-    def __init__(
-        self,
-        kernel: str = "rbf",
-        *,
-        gamma: float | None = None,
-        coef0: float | None = None,
-        degree: float | None = None,
-        n_components: int = 100,
-        random_state: Any = None,
-    ) -> None:
-        self.kernel = kernel
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.degree = degree
-        self.n_components = n_components
-        self.random_state = random_state
+    kernel: str = "rbf"
+    _: KW_ONLY
+    gamma: float | None = None
+    coef0: float | None = None
+    degree: float | None = None
+    n_components: int = 100
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Choose the basis, and take the square root of its kernel matrix.

@@ -7,6 +7,7 @@ Random features by name, for the command line.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -20,13 +21,14 @@ from dsgd.inputs.linear import copied, of_peer
 from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, draw_map, entries_of
 from dsgd.named import Kind, part_of
 from dsgd.saving import SavingMixin
-from dsgd.types import AnyArray, FloatMatrix, FloatVector
+from dsgd.types import AnyArray
 from dsgd.validation import as_random_state, check_bool, check_choice, check_number
 
 #: What is fitted, here and in scikit-learn, whose formula is that of every kernel.
 _FITTED: Final = ("random_weights_", "random_offset_", "n_features_in_", "feature_names_in_", "_n_features_out")
 
 
+@dataclass(eq=False, repr=False)
 class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Random Fourier features: ``sqrt(2 / M) cos(x W + b)``, whose inner products are a kernel, on average.
 
@@ -64,24 +66,12 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
     True
     """
 
-    random_weights_: FloatMatrix
-    random_offset_: FloatVector
-    n_features_in_: int
-
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        gamma: float = 1.0,
-        kernel: Literal["rbf", "laplacian"] = "rbf",
-        orthogonal: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.gamma = gamma
-        self.kernel = kernel
-        self.orthogonal = orthogonal
-        self.random_state = random_state
+    n_components: int = 100
+    _: KW_ONLY
+    gamma: float = 1.0
+    kernel: Literal["rbf", "laplacian"] = "rbf"
+    orthogonal: bool = False
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Draw frequencies and offsets for as many columns as X has.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
 from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
@@ -19,19 +18,87 @@ from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block, BlockSummary, Expected, Spread, Work, ranks_asked
 from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
-from dsgd.inputs.linear import CoefficientsMixin
-from dsgd.inputs.named import known_columns, takes_tables
-from dsgd.inputs.prediction import AbstractClusterRegressor, answers_in_kind
+from dsgd.inputs.linear import AbstractLinearEstimator
+from dsgd.inputs.named import takes_tables
+from dsgd.inputs.prediction import AbstractLinearRegressor, classes_of
 from dsgd.inputs.rows import check_any_weight, check_sample_weight
 from dsgd.linear_model.fits import Packer, RankResult, Start, fit_rows, train_rows
 from dsgd.linear_model.problem import AbstractObjective, Solution
-from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_bool, check_n_jobs, check_number, warn_user
+from dsgd.runtime.rank import GangResult
+from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.validation import (
+    check_bool,
+    check_labels,
+    check_n_jobs,
+    check_number,
+    classes_and_codes,
+    warn_user,
+    weights_of_classes,
+)
 
 
-class AbstractLinearModel(CoefficientsMixin, AbstractClusterEstimator):
+def run_on_blocks(
+    model: Any,
+    given: tuple[Any, Any, Any],
+    check: Callable[[], Block],
+    work: Callable[[Packer], Work],
+    *,
+    has_classes: bool,
+) -> GangResult:
+    """Run what `work` returns for the packer of the rows on worker processes, as many as `n_jobs` says."""
+    spread = Spread(ranks_asked(getattr(model, "n_jobs", None)), ranks_per_worker=1)
+    with model._open_blocks(*given, check, Expected(has_classes), spread) as blocks:
+        filled = [summary for summary in blocks.summaries if summary.rows]
+        if all(summary.weight == 0.0 for summary in filled):
+            raise InvalidDataError("Sample weights must contain at least one non-zero number.")
+        dtype = "float32" if all(summary.dtype == "float32" for summary in filled) else "float64"
+        packer = Packer(model._classes_of(filled), int(model.n_features_in_), dtype, filled[0].sparse)
+        gang: GangResult = blocks.run(work(packer), model._terms(model._listener()))
+    return gang
+
+
+def forget_cluster(model: Any) -> None:
+    """Drop what an earlier fit on a cluster has left, which a fit in this process has not."""
+    for name in model._of_training:
+        vars(model).pop(name, None)
+
+
+class ClassesMixin:
+    """A linear classifier that learns its classes, two at least, and the weights of them."""
+
+    class_weight: Any
+    classes_: AnyArray
+
+    def _take_classes(self, classes: AnyArray) -> AnyArray:
+        """Set the classes, if the model can tell them apart, and return them."""
+        self.classes_ = classes
+        if len(classes) < 2:
+            raise InvalidDataError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{classes[0]!r}"
+            )
+        return classes
+
+    def _learn_classes(self, y: AnyArray) -> IntVector:
+        """Set the classes; return the number of the class of every label."""
+        check_labels(y)
+        classes, codes = classes_and_codes(y)
+        self._take_classes(classes)
+        return codes
+
+    def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
+        """Set the classes that blocks have between them, and return them."""
+        return self._take_classes(classes_of(summaries))
+
+    def _class_factors(self) -> FloatVector | str:
+        """Return the weights of the classes; "balanced" for those that only the rows can say."""
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            return self.class_weight
+        return weights_of_classes(f"{type(self).__name__}(class_weight=...)", self.class_weight, self.classes_)
+
+
+class AbstractLinearModel(AbstractLinearEstimator):
     """A generalised linear model with a certificate, which ranks of a cluster can fit together.
 
     Parameters
@@ -62,8 +129,6 @@ class AbstractLinearModel(CoefficientsMixin, AbstractClusterEstimator):
         Names of the features, if X had names.
     """
 
-    coef_: Any
-    intercept_: Any
     fit_intercept: bool
     max_iter: int
 
@@ -115,32 +180,21 @@ class AbstractLinearModel(CoefficientsMixin, AbstractClusterEstimator):
 
     def _fit_here(self, X: Any, targets: FloatVector, weights: FloatVector, n_outputs: int = 1) -> Solution:
         """Fit to checked rows of this process, and set the attributes."""
-        for name in self._of_training:  # what an earlier fit on a cluster has left
-            self.__dict__.pop(name, None)
+        forget_cluster(self)
         team, start = Team(effective_n_jobs(getattr(self, "n_jobs", None))), self._started(X.shape[1], n_outputs)
         return self._take_in(*fit_rows(X, targets, weights, self._objective(), start, int(self.max_iter), team))
 
     def _fit_on_cluster(self, X: Any, y: Any, sample_weight: Any) -> Solution:
         """Fit on worker processes, and set the fitted attributes."""
         begin = time.perf_counter()
-        expected = Expected(self._has_classes)
-        spread = Spread(ranks_asked(getattr(self, "n_jobs", None)), ranks_per_worker=1)
-        with self._open_blocks(
-            X, y, sample_weight, lambda: self._check_block(X, y, sample_weight), expected, spread
-        ) as blocks:
-            filled = [summary for summary in blocks.summaries if summary.rows]
-            if all(summary.weight == 0.0 for summary in filled):
-                raise InvalidDataError("Sample weights must contain at least one non-zero number.")
-            packer = Packer(
-                classes=self._classes_of(filled),
-                n_features=int(self.n_features_in_),
-                dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
-                sparse=filled[0].sparse,
-            )
+
+        def work(packer: Packer) -> Work:
             n_classes = 2 if packer.classes is None else len(packer.classes)
             start = self._started(packer.n_features, n_classes if n_classes > 2 else 1)
-            work = Work(train_rows, packer, (self._objective(), start, int(self.max_iter)))
-            gang = blocks.run(work, self._terms(self._listener()))
+            return Work(train_rows, packer, (self._objective(), start, int(self.max_iter)))
+
+        given = X, y, sample_weight
+        gang = run_on_blocks(self, given, lambda: self._check_block(*given), work, has_classes=self._has_classes)
         result: RankResult = gang.value
         self._take_report(
             gang,
@@ -163,22 +217,9 @@ class AbstractLinearModel(CoefficientsMixin, AbstractClusterEstimator):
             )
         return solution
 
-    def _scores(self, X: Any) -> AnyArray:
-        """Return X coef' + intercept, shape (n,) or (n, n_outputs)."""
-        check_is_fitted(self)
-        X = known_columns(self, X)
-        X = validated(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)
-        scores: AnyArray = np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True)) + self.intercept_
-        return scores
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
 
 @inherit_method_docs
-class AbstractRegressor(AbstractClusterRegressor, AbstractLinearModel):
+class AbstractRegressor(AbstractLinearRegressor, AbstractLinearModel):
     """A generalised linear model that predicts one value per row.
 
     Attributes
@@ -221,26 +262,6 @@ class AbstractRegressor(AbstractClusterRegressor, AbstractLinearModel):
         if self._screens:
             self.n_screened_ = solution.n_screened
         return self
-
-    @answers_in_kind
-    def predict(self, X: Any) -> Any:
-        """Return the predicted values; with a log link, the means.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,)
-            Predicted values.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return self._apply("predict", X, None, self.coef_.dtype)
-        scores = self._scores(X)
-        return scores if self._deviance is None else np.exp(scores)
 
     @property
     def sparse_coef_(self) -> Any:

@@ -121,6 +121,11 @@ class RankRows:
     targets: FloatVector
     weights: FloatVector
 
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are, for the report."""
+        return len(self.weights)
+
 
 @dataclass(frozen=True)
 class Packer:
@@ -142,7 +147,10 @@ class Packer:
             X = sp.vstack([sp.csr_array(shape, dtype=self.dtype), *parts], format="csr")
         else:
             X = np.concatenate([np.empty(shape, self.dtype), *parts])
-        targets = [y if self.classes is None else np.searchsorted(self.classes, y) for _, y, *_ in blocks]
+        targets = [
+            np.zeros(X.shape[0]) if y is None else y if self.classes is None else np.searchsorted(self.classes, y)
+            for X, y, *_ in blocks
+        ]
         weights = [np.ones(block[0].shape[0]) if block[2] is None else block[2] for block in blocks]
         return RankRows(
             X.astype(self.dtype, copy=False),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -10,21 +9,19 @@ import numpy as np
 from scipy.special import expit, log_expit, log_softmax
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.inputs.blocks import BlockSummary
+from dsgd.errors import IncompatiblePartsError
 from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.prediction import AbstractClusterClassifier, answers_in_kind, classes_of
-from dsgd.linear_model.base import AbstractLinearModel
+from dsgd.inputs.prediction import AbstractLinearClassifier, answers_in_kind
+from dsgd.linear_model.base import AbstractLinearModel, ClassesMixin
 from dsgd.linear_model.problem import LogisticObjective
-from dsgd.types import AnyArray, FloatVector, IntVector
-from dsgd.validation import check_labels, check_number, classes_and_codes, weights_of_classes
+from dsgd.validation import check_number
 
 
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)
-class LogisticRegression(AbstractClusterClassifier, AbstractLinearModel):
+class LogisticRegression(ClassesMixin, AbstractLinearClassifier, AbstractLinearModel):
     """Logistic regression, solved to a certified duality gap.
 
     Minimises over w and b::
@@ -126,7 +123,6 @@ class LogisticRegression(AbstractClusterClassifier, AbstractLinearModel):
             self._fit_on_cluster(X, y, sample_weight)
         else:
             X, y, weights = self._check_rows(X, y, sample_weight)
-            check_labels(y)
             codes = self._learn_classes(y).astype(np.float64)
             n_classes = len(self.classes_)
             self._fit_here(X, codes, weights, n_classes if n_classes > 2 else 1)
@@ -134,33 +130,14 @@ class LogisticRegression(AbstractClusterClassifier, AbstractLinearModel):
             self.coef_, self.intercept_ = self.coef_[None], np.array([self.intercept_])
         return self
 
-    def _learn_classes(self, y: AnyArray) -> IntVector:
-        """Set the classes; return the number of the class of every label."""
-        classes, codes = classes_and_codes(y)
-        self._take_classes(classes)
-        return codes
-
-    def _take_classes(self, classes: AnyArray) -> None:
-        """Set the classes, if the model can tell them apart."""
-        self.classes_ = classes
-        if len(self.classes_) < 2:
-            raise InvalidDataError(
-                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
-                f"{self.classes_[0]!r}"
-            )
+    def _objective(self) -> LogisticObjective:
+        """Return what is minimised, once the classes are known."""
         if len(self.classes_) > 2 and self.l1_ratio > 0.0:
             raise IncompatiblePartsError(
                 f"LogisticRegression(l1_ratio={self.l1_ratio!r}) is solved for two classes only, and y has "
                 f"{len(self.classes_)}. Take l1_ratio=0, or one model for each class "
                 "(sklearn.multiclass.OneVsRestClassifier)."
             )
-
-    def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        self._take_classes(classes_of(summaries))
-        return self.classes_
-
-    def _objective(self) -> LogisticObjective:
-        """Return what is minimised, once the classes are known."""
         return LogisticObjective(
             self.fit_intercept,
             float(self.tol),
@@ -169,49 +146,6 @@ class LogisticRegression(AbstractClusterClassifier, AbstractLinearModel):
             n_classes=len(self.classes_),
             l1_ratio=float(self.l1_ratio),
         )
-
-    @answers_in_kind
-    def decision_function(self, X: Any) -> Any:
-        """Return the scores: with two classes the log odds of the second, otherwise one score per class.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,) or (n, n_classes)
-            Scores.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            k = len(self.classes_)
-            return self._apply("decision_function", X, None if k == 2 else k, self.coef_.dtype)
-        scores = self._scores(X)
-        return scores.ravel() if scores.shape[1] == 1 else scores
-
-    @answers_in_kind
-    def predict(self, X: Any) -> Any:
-        """Return the most probable labels.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,)
-            Labels.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return self._apply("predict", X, None, self.classes_.dtype)
-        scores = self.decision_function(X)
-        codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-        labels: AnyArray = self.classes_[codes]
-        return labels
 
     @answers_in_kind
     def predict_proba(self, X: Any) -> Any:
@@ -256,9 +190,3 @@ class LogisticRegression(AbstractClusterClassifier, AbstractLinearModel):
         if scores.ndim == 1:
             return np.column_stack([log_expit(-scores), log_expit(scores)])
         return np.asarray(log_softmax(scores, axis=1))
-
-    def _class_factors(self) -> FloatVector | None:
-        """Return the weights of the classes; None for balanced ones, which the rows must say."""
-        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
-            return None
-        return weights_of_classes("LogisticRegression(class_weight=...)", self.class_weight, self.classes_)

@@ -451,7 +451,7 @@ class LogisticObjective(AbstractObjective):
     """That of `LogisticRegression`."""
 
     C: float
-    class_factors: FloatVector | None
+    class_factors: FloatVector | str
     n_classes: int
     l1_ratio: float
 
@@ -479,7 +479,7 @@ class LogisticObjective(AbstractObjective):
         numbers = codes.astype(np.intp)
         sums = team.add_up(np.bincount(numbers, weights, self.n_classes).astype(np.float64))
         factors, is_present = self.class_factors, sums > 0.0
-        if factors is None:
+        if isinstance(factors, str):  # "balanced"
             factors = np.where(is_present, sums.sum() / (is_present.sum() * np.where(is_present, sums, 1.0)), 0.0)
         is_present &= factors != 0.0  # those of sums that overflow are no numbers, which the losses show
         if not is_present.any():

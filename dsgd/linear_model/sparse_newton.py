@@ -42,8 +42,9 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 _FEW_COLUMNS = 100
 #: Columns that a round adds at least to those of weights that are not zero.
 _LEAST_NEW = 50
-#: The widest matrix that is made.
-_MOST_GRAM_COLUMNS = 3000
+#: The widest matrix that is made; and of sparse columns where curvatures jump, so that one of few entries is made anew
+#: in each round: passes over them then take half as long.
+_MOST_GRAM_COLUMNS, _MOST_OF_JUMPS = 3000, 1000
 #: Columns of the matrix over those of the working set, above which passes go over a copy of their part of it.
 _MOST_UNUSED = 1.2
 #: The model is minimised until the largest violation is this share of that of all columns, if that takes no factor.
@@ -159,7 +160,7 @@ def _minimise(
     is_exact = loss.is_quadratic
     factors, l2 = loss.curvature(loss.mean(scores)), problem.l2
     l2 += _LEAST_CURVATURE if loss.jumps else 0.0
-    is_wide = chosen.shape[0] > _MOST_GRAM_COLUMNS
+    is_wide = chosen.shape[0] > (_MOST_OF_JUMPS if loss.jumps and columns.is_sparse else _MOST_GRAM_COLUMNS)
     if not is_wide:
         # The matrix of a quadratic loss stays the same: columns that are there may stay in the working set.
         new = chosen if model is None or not is_exact else np.setdiff1d(chosen, model.chosen, assume_unique=True)

@@ -18,11 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.ma import MaskedArray
 from scipy.stats import rankdata
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.metrics import check_scoring
-from sklearn.model_selection import ParameterGrid, check_cv
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, indexable
+from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+from sklearn.utils.validation import indexable
 
 from dsgd.errors import InvalidParameterError
 from dsgd.inputs.rows import Rows
@@ -87,33 +86,14 @@ def _column(values: Sequence[Any]) -> Any:
     return column
 
 
-def _has(method: str) -> Any:
-    """Return a check whether the best estimator, or else the one to search for, has a method."""
-
-    def check(search: AbstractSearchCV) -> bool:
-        getattr(getattr(search, "best_estimator_", search.estimator), method)
-        return True
-
-    return check
-
-
-class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
-    """A search over parameters with the interface of scikit-learn; `SGDSearchCV` and `SVMSearchCV` are the ones to use.
+class AbstractSearchCV(SavingMixin, GridSearchCV):
+    """A search over parameters that predicts as scikit-learn's; `SGDSearchCV` and `SVMSearchCV` are the ones to use.
 
     A final class fits `cv_results_`, `scorer_` and what `_choose` sets.
     """
 
     _left_out: ClassVar = (*SavingMixin._left_out, "scorer_", "_scorers")
 
-    # Set by the final classes' __init__; declared here so that the shared code type-checks.
-    estimator: Any
-    param_grid: Any
-    scoring: Any
-    n_jobs: int | None
-    refit: Any
-    cv: Any
-    error_score: Any
-    return_train_score: bool
     cv_results_: dict[str, Any]
 
     # -- parts of a search ---------------------------------------------------------------------------------------
@@ -231,128 +211,11 @@ class AbstractSearchCV(SavingMixin, MetaEstimatorMixin, BaseEstimator):
     def _row_to_try(self) -> Any:
         return self.best_estimator_._row_to_try() if hasattr(self, "best_estimator_") else None
 
-    # -- the best estimator ----------------------------------------------------------------------------------------
-
-    def _best(self) -> Any:
-        check_is_fitted(self, "cv_results_")
-        if not hasattr(self, "best_estimator_"):
-            raise AttributeError(
-                f"{type(self).__name__}(refit=False) has fitted no best_estimator_ that could predict."
-            )
-        return self.best_estimator_
-
-    @available_if(_has("predict"))
-    def predict(self, X: Any) -> Any:
-        """Return what the best estimator predicts.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, files of tables or dask array, shape (n, n_features)
-            Rows, as the best estimator takes them.
-
-        Returns
-        -------
-        array, shape (n,)
-            Labels or values.
-        """
-        return self._best().predict(X)
-
-    @available_if(_has("decision_function"))
-    def decision_function(self, X: Any) -> Any:
-        """Return the decision values of the best estimator.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, files of tables or dask array, shape (n, n_features)
-            Rows, as the best estimator takes them.
-
-        Returns
-        -------
-        array, shape (n,) or (n, n_outputs)
-            Decision values, in the shape that the estimator gives them.
-        """
-        return self._best().decision_function(X)
-
-    @available_if(_has("predict_proba"))
-    def predict_proba(self, X: Any) -> Any:
-        """Return the class probabilities of the best estimator.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, files of tables or dask array, shape (n, n_features)
-            Rows, as the best estimator takes them.
-
-        Returns
-        -------
-        array, shape (n, n_classes)
-            Probabilities, in the order of `classes_`.
-        """
-        return self._best().predict_proba(X)
-
-    @available_if(_has("predict_log_proba"))
-    def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithms of the class probabilities of the best estimator.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, files of tables or dask array, shape (n, n_features)
-            Rows, as the best estimator takes them.
-
-        Returns
-        -------
-        array, shape (n, n_classes)
-            Logarithms, in the order of `classes_`.
-        """
-        return self._best().predict_log_proba(X)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the score of the best estimator by the metric of the search.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
-        y : array-like, shape (n,)
-            Targets.
-
-        Returns
-        -------
-        float
-            The score; larger is better.
-        """
-        best = self._best()
-        if self.multimetric_:
-            scorer = self.scorer_[self._chooser()] if not callable(self.refit) else best.score
-        else:
-            scorer = self.scorer_
-        return float(scorer(X, y) if scorer == best.score else scorer(best, X, y))
-
-    @property
-    def classes_(self) -> AnyArray:
-        """Labels of the best estimator."""
-        labels: AnyArray = self._best().classes_
-        return labels
-
-    @property
-    def n_features_in_(self) -> int:
-        """Number of features that the best estimator was fitted on."""
-        return int(self._best().n_features_in_)
-
     @property
     def feature_names_in_(self) -> AnyArray:
-        """Names of these features, if X had names."""
-        names: AnyArray = self._best().feature_names_in_
+        """Names of the features, if X had names."""
+        names: AnyArray = self.best_estimator_.feature_names_in_
         return names
-
-    def __sklearn_tags__(self) -> Any:
-        tags, own = super().__sklearn_tags__(), self.estimator.__sklearn_tags__()
-        tags.estimator_type, tags.target_tags = own.estimator_type, own.target_tags
-        tags.classifier_tags, tags.regressor_tags, tags.input_tags = (
-            own.classifier_tags,
-            own.regressor_tags,
-            own.input_tags,
-        )
-        return tags
 
 
 def _is_listed(value: Any) -> bool:

@@ -17,7 +17,7 @@ successive halving is Jamieson and Talwalkar 2016, with epochs as Li et al. 2018
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -54,6 +54,7 @@ from dsgd.validation import check_number, warn_user
 _OWN_SCORES = {True: "accuracy", False: "r2"}
 
 
+@dataclass(eq=False, repr=False)
 class SGDSearchCV(AbstractSearchCV):
     """Search for parameters of `SGDClassifier` or `SGDRegressor` that trains all candidates on all folds in one pass.
 
@@ -138,30 +139,17 @@ class SGDSearchCV(AbstractSearchCV):
     (6, True)
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_grid: Any,
-        *,
-        factor: float | None = None,
-        min_epochs: int = 1,
-        scoring: Any = None,
-        n_jobs: int | None = None,
-        refit: Any = True,
-        cv: Any = None,
-        error_score: Any = np.nan,
-        return_train_score: bool = False,
-    ) -> None:
-        self.estimator = estimator
-        self.param_grid = param_grid
-        self.factor = factor
-        self.min_epochs = min_epochs
-        self.scoring = scoring
-        self.n_jobs = n_jobs
-        self.refit = refit
-        self.cv = cv
-        self.error_score = error_score
-        self.return_train_score = return_train_score
+    estimator: Any
+    param_grid: Any
+    _: KW_ONLY
+    factor: float | None = None
+    min_epochs: int = 1
+    scoring: Any = None
+    n_jobs: int | None = None
+    refit: Any = True
+    cv: Any = None
+    error_score: Any = np.nan
+    return_train_score: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())

@@ -32,7 +32,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any, Final, Self
@@ -48,9 +48,11 @@ from dsgd.inputs.named import take_tables
 from dsgd.inputs.sources import is_distributed
 from dsgd.model_selection.base import AbstractSearchCV, make_results
 from dsgd.model_selection.scoring import takes_weights
-from dsgd.svm import SVC, SVR, svm_path
+from dsgd.svm import SVC
+from dsgd.svm.estimators.single import SVR
 from dsgd.svm.kernels.cache import share_pays
 from dsgd.svm.kernels.threads import open_pool
+from dsgd.svm.path import svm_path
 from dsgd.types import AnyArray
 from dsgd.validation import warn_user
 
@@ -170,6 +172,7 @@ def shares_distances(estimator: Any, X: Any) -> bool:
     return not callable(estimator.kernel) and hasattr(X, "shape") and share_pays(X)
 
 
+@dataclass(eq=False, repr=False)
 class SVMSearchCV(AbstractSearchCV):
     """Search for parameters of `dsgd.svm.SVC` or `dsgd.svm.SVR` in which each C starts from the solution of the last.
 
@@ -226,26 +229,15 @@ class SVMSearchCV(AbstractSearchCV):
     (12, True)
     """
 
-    def __init__(
-        self,
-        estimator: Any,
-        param_grid: Any,
-        *,
-        scoring: Any = None,
-        n_jobs: int | None = None,
-        refit: Any = True,
-        cv: Any = None,
-        error_score: Any = np.nan,
-        return_train_score: bool = False,
-    ) -> None:
-        self.estimator = estimator
-        self.param_grid = param_grid
-        self.scoring = scoring
-        self.n_jobs = n_jobs
-        self.refit = refit
-        self.cv = cv
-        self.error_score = error_score
-        self.return_train_score = return_train_score
+    estimator: Any
+    param_grid: Any
+    _: KW_ONLY
+    scoring: Any = None
+    n_jobs: int | None = None
+    refit: Any = True
+    cv: Any = None
+    error_score: Any = np.nan
+    return_train_score: bool = False
 
     def fit(self, X: Any, y: Any, *, groups: Any = None, sample_weight: Any = None) -> Self:
         """Search, and fit the best candidate on all rows.

@@ -206,26 +206,11 @@ class Training:
 
 #: The parameters that a column has of its own, or that say when it stops or is averaged.
 OF_COLUMNS: Final = frozenset(
-    {
-        "alpha",
-        "class_weight",
-        "epsilon",
-        "eta0",
-        "fit_intercept",
-        "l1_ratio",
-        "learning_rate",
-        "loss",
-        "max_iter",
-        "n_iter_no_change",
-        "penalty",
-        "power_t",
-        "quantile",
-        "sync",
-        "tol",
-        "tweedie_power",
-    }
+    (
+        *("alpha", "class_weight", "epsilon", "eta0", "fit_intercept", "l1_ratio", "learning_rate", "loss"),
+        *("max_iter", "n_iter_no_change", "penalty", "power_t", "quantile", "sync", "tol", "tweedie_power"),
+    )
 )
-
 # What columns do without, and its value then.
 _WITHOUT: Final[Mapping[str, Any]] = {
     "average": False,

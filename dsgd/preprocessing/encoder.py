@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, Self, get_args
 
 import numpy as np
@@ -23,6 +24,7 @@ _ROLES: Final = tuple(role for role in get_args(Role) if role != "auto")
 BATCH_ROWS: Final = 65_536
 
 
+@dataclass(eq=False, repr=False)
 class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
     """Columns of numbers, categories, dates and texts as rows of a CSR matrix.
 
@@ -98,38 +100,16 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
     [[-1.0, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0, 1.0]]
     """
 
-    n_features_in_: int
-    feature_names_in_: AnyArray
-    n_features_out_: int
-    n_samples_seen_: int
-    roles_: dict[Any, Role]
-    kinds_: dict[Any, Kind]
-
-    #: Of encoders that were pickled before they had it.
+    columns: Mapping[Any, str] | None = None
+    _: KW_ONLY
+    categorical: Literal["auto", "onehot", "hash"] = "auto"
+    max_categories: int = 10_000
+    min_frequency: int = 1
+    n_hashed: int = 2**18
+    ngram_range: tuple[int, int] = (1, 1)
+    handle_unknown: Literal["ignore", "error"] = "ignore"
     clip: float | None = None
-
-    def __init__(
-        self,
-        columns: Mapping[Any, str] | None = None,
-        *,
-        categorical: Literal["auto", "onehot", "hash"] = "auto",
-        max_categories: int = 10_000,
-        min_frequency: int = 1,
-        n_hashed: int = 2**18,
-        ngram_range: tuple[int, int] = (1, 1),
-        handle_unknown: Literal["ignore", "error"] = "ignore",
-        clip: float | None = None,
-        dtype: Any = np.float32,
-    ) -> None:
-        self.columns = columns
-        self.categorical = categorical
-        self.max_categories = max_categories
-        self.min_frequency = min_frequency
-        self.n_hashed = n_hashed
-        self.ngram_range = ngram_range
-        self.handle_unknown = handle_unknown
-        self.clip = clip
-        self.dtype = dtype
+    dtype: Any = np.float32
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn means, deviations and categories of the columns of a table.

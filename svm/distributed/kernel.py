@@ -42,7 +42,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import CheckpointError
-from dsgd.inputs.blocks import widen
+from dsgd.linear_model.fits import Packer
+from dsgd.linear_model.fits import RankRows as PlainRows
 from dsgd.runtime.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointWriter,
@@ -264,60 +265,27 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class RankRows:
-    """The rows of one rank."""
+class RankRows(PlainRows):
+    """The rows of one rank, with their numbers."""
 
-    X: Any
-    target: FloatVector
-    weights: FloatVector
     ids: IntVector
 
-    @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return len(self.ids)
 
-
-@dataclass(frozen=True)
-class RowPacker:
+class RowPacker(Packer):
     """Packs numbered blocks ``(X, y, sample_weight, first)`` into the rows of a rank; sent to every rank."""
-
-    classes: AnyArray | None
-    n_features: int
-    dtype: str
-    sparse: bool
 
     def __call__(self, blocks: Sequence[Any], rank_number: int) -> RankRows:
         """Return the rows of a rank, made of its blocks in order."""
         blocks = list(blocks)  # each is looked at several times
-        parts = [self._rows(X) for X, _, _, _ in blocks]
-        X: Any = np.zeros((0, self.n_features), dtype=self.dtype)
-        if self.sparse:
-            X = sp.vstack([sp.csr_matrix(X), *parts], format="csr")
+        rows = super().__call__(blocks, rank_number)
+        X = rows.X
+        if not self.sparse:
+            X = np.ascontiguousarray(X)
+        else:
+            X = sp.csr_matrix(X, copy=len(blocks) == 1 and not X.has_canonical_format)
             X.sum_duplicates()
-        elif parts:
-            X = np.concatenate(parts)
-        return RankRows(
-            X,
-            np.concatenate([np.zeros(0), *(self._targets(block) for block in blocks)]),
-            np.concatenate([np.zeros(0), *(_weights(block) for block in blocks)]),
-            np.concatenate([np.zeros(0, np.int64), *(block[3] + np.arange(block[0].shape[0]) for block in blocks)]),
-        )
-
-    def _rows(self, X: Any) -> Any:
-        if self.sparse:
-            return sp.csr_matrix(widen(X, self.n_features)).astype(self.dtype)
-        return np.ascontiguousarray(X, dtype=self.dtype)
-
-    def _targets(self, block: Any) -> FloatVector:
-        if block[1] is None:
-            return np.zeros(block[0].shape[0])
-        y = block[1] if self.classes is None else np.searchsorted(self.classes, block[1])
-        return np.asarray(y, dtype=np.float64)
-
-
-def _weights(block: Any) -> FloatVector:
-    return np.ones(block[0].shape[0]) if block[2] is None else np.asarray(block[2], dtype=np.float64)
+        ids = np.concatenate([np.zeros(0, np.int64), *(block[3] + np.arange(block[0].shape[0]) for block in blocks)])
+        return RankRows(X, rows.targets, rows.weights, ids)
 
 
 class Gang:
@@ -330,7 +298,7 @@ class Gang:
         self._holder = np.empty(self.n_rows, dtype=np.min_scalar_type(rank.group.size - 1))
         for number, part in self._each(data.ids):
             self._holder[part] = number
-        codes = data.target if n_classes is None else data.target.astype(np.min_scalar_type(n_classes))
+        codes = data.targets if n_classes is None else data.targets.astype(np.min_scalar_type(n_classes))
         self.target = self._everyone(codes)
         ends = np.array([data.weights.min(initial=np.inf), -data.weights.max(initial=-np.inf)])
         rank.group.allreduce(ends, "min")
@@ -362,7 +330,7 @@ class Gang:
 
     def _content(self, data: RankRows) -> int:
         """Return a hash of the rows of all ranks with their numbers, whoever holds them."""
-        words = fingerprints(data.X, data.target) + data.ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        words = fingerprints(data.X, data.targets) + data.ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         words = (words ^ data.weights.view(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
         ours = np.array([(words ^ (words >> np.uint64(31))).sum(dtype=np.uint64)])
         return int(self.rank.group.roll_call(ours.view(np.int64)).view(np.uint64).sum(dtype=np.uint64))

@@ -1,30 +1,18 @@
-"""What classifiers with calibration curves share: `dsgd.svm.calibration`, fitted and applied.
+"""Kernel classifiers: one problem per pair of classes, their votes and probabilities.
 
-Kernel classifiers: one problem per pair of classes, their votes and probabilities.
-
-Pairs are solved side by side where there are as many as threads, and dealt out to the ranks of a gang where that pays
-(`dsgd.svm.distributed.dealing`). Of pair (a, b), a before b, positive means class a; with two classes positive means
-the second, as everywhere in scikit-learn.
-
-With ``probability`` every pair is solved five times more, each time with a fifth of its rows bounded by zero: no
-variable of theirs can move, and what the proof computes for all rows are their scores by a machine that has not seen
-them. The folds are LIBSVM's of each pair with True, else stratified folds of all rows; these machines begin near the
-one of all rows, which is solved first.
+What a classifier is made of: a problem for each pair (`SVC` and `NuSVC` say which), a trainer of these, with the curves
+of their probabilities (`dsgd.svm.estimators.pairs`), and votes (`dsgd.svm.estimators.votes`). Of pair (a, b), a before
+b, positive means class a; with two classes positive means the second, as everywhere in scikit-learn.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import expit
-from sklearn.exceptions import NotFittedError
-from sklearn.utils import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -33,75 +21,30 @@ from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterClassifier
-from dsgd.svm.calibration import (
-    METHODS,
-    N_FOLDS,
-    AbstractCalibrated,
-    assign_folds,
-    couple,
-    draw_folds,
-    draw_seed,
-    fit_curve,
-    fit_sigmoid,
-    normalised,
-)
+from dsgd.svm.calibration import LIBSVM, METHODS, AbstractCalibrated, couple, draw_seed, has_curves, normalised
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
-from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, near_start
-from dsgd.svm.kernel_solver.pairs import ClassPairs
-from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
-from dsgd.svm.kernel_solver.solve import has_linear_start
-from dsgd.svm.kernels.functions import Kernel
-from dsgd.svm.kernels.rows import distribute, places_of, sums_by
-from dsgd.svm.kernels.threads import Pool
+from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
+from dsgd.svm.estimators.pairs import PairTrainer, RowTable
+from dsgd.svm.estimators.votes import break_ties, columns_of, count_votes
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernels.rows import distribute, places_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import (
-    as_random_state,
-    check_bool,
-    check_choice,
-    check_labels,
-    classes_and_codes,
-    warn_user,
-    weights_of_classes,
-)
-
-#: Numbers of pairs, each under both of its classes, that are held at once.
-_HELD = 2**17
+from dsgd.validation import as_random_state, check_bool, warn_user, weights_of_classes
 
 
-@lru_cache(maxsize=16)
-def _columns_of(k: int) -> AnyArray:
-    """Return which pairs each of k classes is in, by the number of the other class, shape (k, k - 1)."""
-    columns = np.empty((k, k), dtype=np.int64)
-    for number, (a, b) in enumerate(combinations(range(k), 2)):
-        columns[a, b] = columns[b, a] = number
-    return columns[~np.eye(k, dtype=np.bool_)].reshape(k, k - 1)
+@dataclass(eq=False, repr=False, kw_only=True)
+class ClassifierParameters:
+    """The parameters of kernel classifiers."""
 
-
-def _has_probabilities(model: AbstractKernelClassifier) -> bool:
-    if not model._is_calibrated():
-        raise AttributeError("predict_proba is not available when probability=False")
-    return True
-
-
-#: Most steps to smaller gaps for each sample, besides half as many as to `tol`: if the margin is zero, each further
-#: digit takes more steps than those before and none is enough. A gap that is no larger than this is nothing.
-_STEPS_EACH, _NO_GAP = 20, 1e-9
-
-
-@dataclass(frozen=True)
-class _RowTable:
-    """What there is for every row: class, sample or -1, bound, weight, fold; and the factors of bounds by fold."""
-
-    codes: AnyArray
-    owner: IntVector
-    bounds: FloatVector
-    weights: FloatVector
-    folds: AnyArray
-    factors: FloatMatrix
+    probability: bool | str = "deprecated"
+    class_weight: Any = None
+    decision_function_shape: str = "ovr"
+    break_ties: bool = False
+    random_state: Any = None
 
 
 @inherit_method_docs
-class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, AbstractKernelSVM):
+class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, AbstractClusterClassifier, AbstractKernelSVM):
     """Kernel classifier trained one against one; `SVC` and `NuSVC` are the ones to use.
 
     Parameters
@@ -144,16 +87,9 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         The run of each pair.
     """
 
-    class_weight: Any
-    random_state: Any
-    decision_function_shape: str
-    break_ties: bool
-    probability: bool | str
+    _TARGETS: ClassVar[str] = "classes"
 
     classes_: AnyArray
-
-    #: A and B of each pair, shape (2, n_pairs); (2, 0) where none were fitted.
-    _sigmoids: FloatMatrix
 
     #: Whether a dual has one sum, the linear term −1 and a start at zero, as those do that are solved many in a call.
     _IS_PLAIN: ClassVar[bool] = False
@@ -179,6 +115,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
     def _check_probability(self) -> None:
         """Check the parameters of probabilities, and draw the seed of the folds if there are to be any."""
         name = type(self).__name__
+        check_bool(f"{name}(break_ties=...)", self.break_ties)
         states = as_random_state(name, self.random_state)
         if isinstance(self.probability, str):
             if self.probability in METHODS:
@@ -210,27 +147,8 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         y : array-like, dask collection or str, shape (n_samples,)
             Labels, or the name of their column; None where blocks or svmlight files hold them.
         """
-        name = type(self).__name__
-        self._check_parameters()
-        X = self._as_rows(X)
-        check_choice(f"{name}(decision_function_shape=...)", self.decision_function_shape, ("ovr", "ovo"))
-        check_bool(f"{name}(break_ties=...)", self.break_ties)
         self._check_probability()
-
-        def check() -> tuple[Any, Any, FloatVector]:
-            rows, labels, weights = self._check_training(X, y, sample_weight)
-            check_labels(labels)
-            return rows, labels, weights
-
-        if self._uses_cluster(X):
-            self._fit_on_cluster(X, y, sample_weight, check, classification=True, supervised=True)
-            return self
-        self._refuse_saving()
-        rows, labels, weights = check()
-        classes, codes = classes_and_codes(labels)
-        self.classes_ = self._check_classes(classes)
-        self._fit_rows(rows, codes, weights)
-        return self
+        return self._fit(X, y, sample_weight)
 
     def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
         codes = np.asarray(target)
@@ -261,218 +179,25 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         bounds = self._bounds(codes, weights)
         first, owner, total = self._merge(X, codes if self._gang is not None else codes.astype(np.float64), bounds)
         kernel = self._make_kernel(X, weights, first, owner)
-        merged_codes = codes[first]
-        pairs = list(combinations(range(len(self.classes_)), 2))
-        both = np.array(pairs)
-        table = _RowTable(codes, owner, bounds, weights, *self._hold_out(codes))
-
-        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int) -> TrainedPair:
-            rows = small.samples(pair)
-            is_all = len(rows) == len(first) and self._gang is not None  # with their tables as they are
-            of_whole, upper_of = (first, total) if is_all else (first[rows], total[rows])
-            y = np.where(merged_codes[rows] == pair[0], 1.0, -1.0) * self._sign_of_first()
-
-            def run(dual: Dual, tol: float, limit: int, anew: bool) -> Solution:
-                def go_on(dual: Dual, limit: int) -> Solution:
-                    posed = Posed(kernel, X, of_whole, dual, pool, cache_bytes)
-                    return self._solve(posed, tol, limit, anew=anew)
-
-                if not small.takes(pair) or dual.u is not None:
-                    return go_on(dual, limit)
-                return small.solve(pair, dual, go_on, tol=tol, max_iter=limit, pool=pool)
-
-            def solve(upper: FloatVector, *, anew: bool = False, near: FloatMatrix | None = None) -> Solution:
-                dual = self._pose(pair, y, upper)
-                if near is not None and has_linear_start(dual) and kernel.name != "linear":
-                    dual = replace(dual, alpha=near_start(y, near[0], upper)[None])
-                solution = self._solve_pair(dual, partial(run, anew=anew))
-                thresholds = self._find_thresholds(dual, solution)
-                return solution if thresholds is solution.thresholds else replace(solution, thresholds=thresholds)
-
-            solution = solve(upper_of)
-            near = None if self._curve_method() is None else solution.alpha
-            curve = self._fit_curve(pair, rows, table, partial(solve, anew=True, near=near))
-            self._tell_of(pair, solution)
-            # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
-            used = np.flatnonzero(solution.alpha[0])
-            rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
-            return TrainedPair(rows[used], (y * solution.alpha[0])[used], rest, curve)
-
-        found: list[Any] = [None] * len(pairs)
-
-        def train_batch(place: int, pool: Pool) -> None:
-            numbers, sign = batches[place], self._sign_of_first()
-            tol, limit = float(self.tol), int(self.max_iter)
-            solved = small.solve_many(both[numbers], total, sign, tol=tol, max_iter=limit, pool=pool)
-            for number, each in zip(numbers.tolist(), solved, strict=True):
-                if each is not None:
-                    found[number] = TrainedPair(*each, None)
-                    self._tell_of(pairs[number], each[-1])
-
-        with self._open_pool() as pool:
-            most = self._cache_bytes() if self._takes_small_pairs() else 0
-            small = ClassPairs(kernel, X, first, merged_codes, pool, most)
-            sizes = np.bincount(merged_codes, minlength=len(self.classes_))[both].sum(axis=1)
-            is_plain = self._IS_PLAIN and self._dealer is None and not self._is_calibrated()
-            batches = small.batches(pairs) if is_plain else []
-            if batches:
-                pool.spread(train_batch, len(batches))
-            self._for_each(found, sizes, lambda number, *how: train_pair(pairs[number], *how), pool)
-        if self._dealer is not None:
-            found = self._dealer.collect(found) or []
+        table = RowTable(codes, owner, bounds, weights)
+        trainer = PairTrainer(self, kernel, X, first, total, table)
+        found, n_evaluations = trainer.train()
         if not found:  # they are on rank 0
             return
-        # LIBSVM's sigmoids of all pairs, where those were fitted.
-        method, curves = self._curve_method(), [trained.curve for trained in found if trained.curve is not None]
-        self._sigmoids = np.hstack([np.empty((2, 0)), *(curves if method is None else ())])
-        self._curves = (method, [] if method is None else curves)
-        self._collect(X, table, merged_codes, total, pairs, found, kernel)
-        self.n_kernel_evaluations_ += small.n_evaluations * (1 if self._dealer is None else self._dealer.size)
+        self._curves = (self._curve_method(), [trained.curve for trained in found if trained.curve is not None])
+        self._collect(trainer, found)
+        self.n_kernel_evaluations_ += n_evaluations
 
-    def _for_each(
-        self, found: list[Any], sizes: IntVector, train_pair: Callable[[int, Pool, int], TrainedPair], pool: Pool
-    ) -> None:
-        """Train the pairs that are not found, one after the other on all threads or side by side, each with its share.
-
-        Where they are dealt out, a rank trains its own.
-        """
-        n, dealer = pool.n_threads, self._dealer
-        # Pairs side by side leave no thread waiting at the end of a block.
-        is_spread = n > 1 and len(found) >= n * (1 if dealer is None else dealer.size) and self._gang is None
-        share = self._cache_bytes() // (n if is_spread else 1)
-
-        def train(number: int, pool: Pool) -> None:
-            if dealer is None or dealer.begin(number):
-                found[number] = train_pair(number, pool, share)
-                if dealer is not None:
-                    dealer.end(number)
-
-        def train_all(numbers: IntVector) -> None:
-            if is_spread:
-                pool.spread(lambda place, inner: train(int(numbers[place]), inner), len(numbers))
-                return
-            for number in numbers.tolist():
-                train(number, pool)
-
-        if dealer is not None:
-            dealer.run(sizes, train_all)
-        else:
-            train_all(np.array([number for number, trained in enumerate(found) if trained is None], dtype=np.int64))
-
-    def _tell_of(self, pair: tuple[int, int], solution: Solution) -> None:
-        """Tell who listens that a pair is solved."""
-        if self._is_heard:
-            steps = f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}"
-            self._say(f"{self.classes_[list(pair)]}: {steps}", solution.gap)
-
-    def _takes_small_pairs(self) -> bool:
-        """Return whether no parameter needs a solver of one problem at a time."""
-        return self._policy().starts_idle() and self._gang is None and self._answer is None and self.solver == "block"
-
-    def _solve_pair(self, dual: Dual, run: Callable[[Dual, float, int], Solution]) -> Solution:
-        """Solve the problem of a pair; halve the gap while the margin is less than twice that.
-
-        ``run(dual, tol, max_iter)`` solves to a tolerance. A smaller one only serves the margin: what was proven for
-        `tol` stays proven, even if steps run out first. Halves, as the gap rises and falls: where steps run out on a
-        longer way, it is as likely as not above that of the start, and all was in vain.
-        """
-        tol, limit = float(self.tol), int(self.max_iter)
-        solution, aim = run(dual, tol, limit), tol
-        most = 3 * solution.counts.n_iter // 2 + _STEPS_EACH * dual.y.size
-        most = min(most, limit) if limit >= 0 else most
-        while dual.by_sign and _margin(solution) < 2 * solution.gap and _NO_GAP < solution.gap < aim:
-            left, aim = max(most - solution.counts.n_iter, 0), 0.5 * solution.gap
-            again = run(replace(dual, alpha=solution.alpha, u=solution.u), aim, left)
-            best = again if again.gap <= solution.gap else solution
-            solution = replace(best, converged=best.gap < tol, counts=solution.counts + again.counts)
-        return solution
-
-    def _hold_out(self, codes: AnyArray) -> tuple[AnyArray, FloatMatrix]:
-        """Return the stratified fold of each row, and by what bounds are multiplied where a fold is held out.
-
-        "balanced" counts the rows that are left. Without curves there are no folds.
-        """
-        k = len(self.classes_)
-        if self._curve_method() is None:
-            return np.empty(0, np.uint8), np.ones((0, k))
-        folds = assign_folds(codes, self.classes_, self._fold_seed)
-        if not isinstance(self.class_weight, str):
-            return folds, np.ones((N_FOLDS, k))
-        left = [codes[folds != number] for number in range(N_FOLDS)]
-        found = [compute_class_weight(self.class_weight, classes=np.arange(k), y=labels) for labels in left]
-        return folds, np.array(found) / self.class_weight_
-
-    def _fit_curve(
-        self, pair: tuple[int, int], rows: IntVector, table: _RowTable, solve: Callable[[FloatVector], Solution]
-    ) -> FloatMatrix | None:
-        """Return the curve of a pair, whose samples are `rows`, by machines of parts of its rows; None without one."""
-        if not self._is_calibrated():
-            return None
-        codes, owner = table.codes, table.owner
-        used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
-        of_row = np.argsort(rows)
-        place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
-        method, bounds = self._curve_method(), table.bounds[used]
-        if method is None:
-            parts = draw_folds(len(used), self._fold_seed or 0)
-            scores = self._held_out_scores(place, is_first, parts, [bounds] * len(parts), solve, n=len(rows))
-            return np.array(fit_sigmoid(self._sign_of_first() * scores, is_first))[:, None]
-        parts = [np.flatnonzero(table.folds[used] == number) for number in range(N_FOLDS)]
-        each = [bounds * factors[codes[used]] for factors in table.factors]
-        scores = self._held_out_scores(place, is_first, parts, each, solve, n=len(rows))
-        return fit_curve(method, scores, is_first == (self._sign_of_first() > 0), table.weights[used])
-
-    def _held_out_scores(
-        self,
-        place: IntVector,
-        is_first: AnyArray,
-        parts: Sequence[IntVector],
-        bounds: Sequence[FloatVector],
-        solve: Callable[[FloatVector], Solution],
-        *,
-        n: int,
-    ) -> FloatVector:
-        """Return the scores of the rows of a pair, each by a machine of the folds that it is not in.
-
-        - `bounds`, shape (m,): upper bounds of the variables of the rows, for the machine of each fold.
-        """
-        scores = np.zeros(len(place))
-        for fold, upper in zip(parts, bounds, strict=True):
-            kept = np.ones(len(place), dtype=np.bool_)
-            kept[fold] = False
-            if is_first[kept].all() or not is_first[kept].any():
-                if self._curve_method() is not None:
-                    raise InvalidDataError(
-                        f"{self._ONE_CLASS_LEFT} where a fifth of the rows is held out for probability="
-                        f"{self.probability!r}. Give more rows of each class weights above zero."
-                    )
-                # LIBSVM's scores where there is nothing to learn.
-                scores[fold] = (2.0 * is_first[kept][0] - 1.0) * self._sign_of_first() if kept.any() else 0.0
-                continue
-            solution = solve(sums_by(place[kept], upper[kept], n))
-            margin = _margin(solution)
-            if margin > 0:
-                scores[fold] = (solution.u - solution.thresholds.mean())[place[fold]] / margin
-        return scores
-
-    def _collect(
-        self,
-        X: Any,
-        table: _RowTable,
-        merged_codes: IntVector,
-        total: FloatVector,
-        pairs: list[tuple[int, int]],
-        found: list[TrainedPair],
-        kernel: Kernel,
-    ) -> None:
+    def _collect(self, trained_by: PairTrainer, found: list[TrainedPair]) -> None:
         """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
+        table, total, pairs = trained_by.table, trained_by.total, trained_by.pairs
         codes, k, solutions = table.codes, len(self.classes_), [trained.solution for trained in found]
         samples = np.concatenate([trained.samples for trained in found])
         used = np.unique(samples)
         merged = np.zeros((k - 1, len(used)))
         one, other = np.repeat(np.array(pairs), [len(trained.samples) for trained in found], axis=0).T
         place = places_of(used, len(total) + 1)  # the last is that of rows without weight
-        lines = np.where(merged_codes[samples] == one, other - 1, one)
+        lines = np.where(trained_by.codes[samples] == one, other - 1, one)
         merged[lines, place[samples]] = np.concatenate([trained.beta for trained in found])
         support = np.flatnonzero(place[table.owner] >= 0)
         support = support[np.argsort(codes[support], kind="stable")]
@@ -494,11 +219,11 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         scale = np.ones((k - 1, k))
         first, second = np.array(pairs).T
         scale[second - 1, first] = scale[first, second] = 1.0 / self._margins
-        self._keep_support(X, support)
+        self._keep_support(trained_by.X, support)
         self._n_support = np.bincount(codes[support], minlength=k).astype(np.int32)
         for line, by in zip(coefs, scale, strict=True):
             line *= by[codes[support]]
-        self._keep_coefs(coefs, -thresholds.mean(axis=1) / self._margins, kernel)
+        self._keep_coefs(coefs, -thresholds.mean(axis=1) / self._margins, trained_by.kernel)
         self.n_iter_ = np.array([solution.counts.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)
 
@@ -515,9 +240,6 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
             warn_user(text, RuntimeWarning)
 
     # -- prediction ----------------------------------------------------------------------------------------------
-
-    def _is_calibrated(self) -> bool:
-        return bool(self.probability) and self.probability != "deprecated"
 
     def _sign_of_first(self) -> float:
         """Return the sign that the first class of a pair has; with two classes, positive means the second."""
@@ -545,17 +267,18 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         return self._sigmoid("probB_", 1)
 
     def _sigmoid(self, name: str, row: int) -> FloatVector:
-        if not hasattr(self, "_sigmoids"):
+        if not hasattr(self, "support_"):
             raise AttributeError(f"{name} is available after fit")
         warn_user(
             f"Attribute `{name}` was deprecated by scikit-learn 1.9 and is removed when theirs is.",
             FutureWarning,
         )
-        return np.asarray(self._sigmoids[row])
+        method, curves = self._curves
+        return np.array([curve[row, 0] for curve in curves if method == LIBSVM])
 
     def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
         # The support vectors of a class have a coefficient for each of its pairs only, not for all.
-        columns = _columns_of(len(self.classes_))
+        columns = columns_of(len(self.classes_))
         return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), columns, strict=True))
 
     def _pair_scores(self, X: Any) -> FloatMatrix:
@@ -580,26 +303,7 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
             return scores[:, 0]
         if self.decision_function_shape == "ovo":
             return scores
-        votes, sums = self._votes(scores >= 0), self._score_sums(scores)
-        return np.asarray(votes + sums / (3 * (np.abs(sums) + 1)))
-
-    def _votes(self, is_first: AnyArray) -> FloatMatrix:
-        """Return how many votes each class has, by which class of each pair a row is given to, (n, n_classes)."""
-        return self._by_class(is_first, lambda mine, leads: (mine == leads).sum(axis=2))
-
-    def _score_sums(self, scores: FloatMatrix) -> FloatMatrix:
-        """Return the sums of the decision values of each class, (n, n_classes)."""
-        # One after the other: sums of the same numbers in another order have other last digits.
-        return self._by_class(scores, lambda mine, leads: np.cumsum(np.where(leads, mine, -mine), axis=2)[:, :, -1])
-
-    def _by_class(self, of_pairs: AnyArray, work: Callable[[AnyArray, AnyArray], AnyArray]) -> FloatMatrix:
-        """Return what `work` makes of what each class has in its pairs, (n, k, k - 1), and of where it is the first."""
-        k = len(self.classes_)
-        columns, leads = _columns_of(k), np.arange(k)[:, None] <= np.arange(k - 1)
-        out, step = np.empty((len(of_pairs), k)), max(1, _HELD // (k * k))
-        for start in range(0, len(of_pairs), step):
-            out[start : start + step] = work(of_pairs[start : start + step, columns], leads)
-        return out
+        return count_votes(scores >= 0, len(self.classes_)) + break_ties(scores, len(self.classes_))
 
     def predict(self, X: Any) -> Any:
         """Return the labels.
@@ -623,13 +327,12 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
         # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
         if scores.shape[1] == 1:
             return np.asarray(self.classes_[(scores[:, 0] >= 0).astype(np.intp)])
-        votes = self._votes(scores >= 0 if self.break_ties else scores > 0)
+        votes = count_votes(scores >= 0 if self.break_ties else scores > 0, len(self.classes_))
         if self.break_ties:
-            sums = self._score_sums(scores)
-            votes = votes + sums / (3 * (np.abs(sums) + 1))
+            votes = votes + break_ties(scores, len(self.classes_))
         return np.asarray(self.classes_[np.argmax(votes, axis=1)])
 
-    @available_if(_has_probabilities)
+    @available_if(has_curves)
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities; only with a `probability`.
 
@@ -642,28 +345,11 @@ class AbstractKernelClassifier(AbstractCalibrated, AbstractClusterClassifier, Ab
             Probabilities, in the order of ``classes_``.
         """
         check_is_fitted(self)
-        if self._curve_method() is None and not self._sigmoids.shape[1]:
-            raise NotFittedError("predict_proba is not available when fitted with probability=False")
+        self._check_curves()
         if self._is_lazy(X):
             return self._apply("predict_proba", X, len(self.classes_), np.float64)
-        if self._curve_method() is not None:
-            positive = self._positive_probabilities(self._pair_scores(X))
-            return normalised(positive) if len(self.classes_) == 2 else couple(positive, len(self.classes_))
-        scale, shift = self._sigmoids
-        return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
-
-    @available_if(_has_probabilities)
-    def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
-        check_is_fitted(self)
-        if self._is_lazy(X):
-            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
-        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
-            return np.log(self.predict_proba(X))
-
-
-def _margin(solution: Solution) -> float:
-    """Return what coefficients are divided by: the margin that was found, if the sum is fixed for each sign, else 1."""
-    if len(solution.thresholds) == 1:
-        return 1.0
-    return 0.5 * float(solution.thresholds[0] - solution.thresholds[1])
+        scores, n_classes = self._pair_scores(X), len(self.classes_)
+        if self._curve_method() == LIBSVM:  # of the first class of a pair
+            return couple(self._probabilities(self._sign_of_first() * scores), n_classes)
+        positive = self._probabilities(scores)
+        return normalised(positive) if n_classes == 2 else couple(positive, n_classes)

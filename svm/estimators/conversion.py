@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.linear import copied, of_peer
 from dsgd.inputs.sources import is_distributed
-from dsgd.svm.calibration import N_FOLDS
+from dsgd.svm.calibration import LIBSVM, METHODS, N_FOLDS
 from dsgd.types import AnyArray, FloatMatrix
 
 
@@ -101,12 +101,11 @@ def kernel_machine_from_sklearn(kind: Any, given: Any) -> Any:
         model.support_vectors_ = np.empty((0, 0))
     model._is_sparse = sp.issparse(model.support_vectors_)
     if hasattr(model, "classes_"):
-        model._sigmoids = np.stack([given._probA, given._probB])
+        curves = [curve[:, None] for curve in np.stack([given._probA, given._probB], axis=1)]
+        model._curves = (LIBSVM if curves else None, curves)
     coefs: Any = given.dual_coef_
     dense = np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
     model._keep_coefs(dense, np.array(given.intercept_), model._known_kernel())
-    if hasattr(given, "offset_"):
-        model.offset_ = -float(model.intercept_[0])
     return model
 
 
@@ -127,7 +126,7 @@ def kernel_machine_to_sklearn(model: Any) -> Any:
     """
     check_is_fitted(model)
     method, curves = getattr(model, "_curves", (None, []))
-    if method is not None and len(curves) > 1:
+    if method in METHODS and len(curves) > 1:
         raise InvalidParameterError(
             f"{type(model).__name__}(probability={method!r}).to_sklearn() with more than two classes: scikit-learn "
             "calibrates each class against the rest, and these curves are of pairs of classes, which it has nothing "
@@ -162,13 +161,13 @@ def kernel_machine_to_sklearn(model: Any) -> Any:
         plain.dual_coef_ = sp.csr_matrix((coefs.ravel().copy(), np.tile(np.arange(n, dtype=np.int32), m), ends), (m, n))
     sign = -1.0 if len(getattr(model, "classes_", ())) == 2 else 1.0
     plain._dual_coef_, plain._intercept_ = sign * plain.dual_coef_, sign * plain.intercept_
-    sigmoids = getattr(model, "_sigmoids", np.empty((2, 0)))
+    sigmoids = np.hstack([np.empty((2, 0)), *(curves if method == LIBSVM else ())])
     if hasattr(plain, "offset_"):
         plain.offset_ = -plain._intercept_  # an array there, and a number here
     plain._probA, plain._probB = sigmoids[0].copy(), sigmoids[1].copy()
     plain._effective_probability = bool(sigmoids.shape[1])
     plain._num_iter = plain.n_iter_
-    return plain if method is None else _calibrated(plain, model, method, curves)
+    return plain if method not in METHODS else _calibrated(plain, model, method, curves)
 
 
 def _calibrated(plain: Any, model: Any, method: str, curves: Sequence[FloatMatrix]) -> Any:
@@ -193,7 +192,7 @@ def _plain(model: Any) -> Any:
     kind = next(getattr(svm, base.__name__) for base in type(model).__mro__ if hasattr(svm, base.__name__))
     known = kind().get_params()
     given = {name: value for name, value in model.get_params(deep=False).items() if name in known}
-    if getattr(model, "_curves", (None, []))[0] is not None:
+    if getattr(model, "_curves", (None, []))[0] in METHODS:
         given.pop("probability", None)  # which is there for LIBSVM's sigmoids alone
     return kind(**given)
 

@@ -6,9 +6,9 @@ import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -42,7 +42,7 @@ from dsgd.svm.kernels.products import kernel_sums, linear_sums
 from dsgd.svm.kernels.rows import merge_rows, places_of
 from dsgd.svm.kernels.threads import Pool, count_threads, open_pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_choice, check_n_jobs, check_number, warn_user
+from dsgd.validation import check_choice, check_labels, check_n_jobs, check_number, classes_and_codes, warn_user
 
 #: Rows of a given kernel matrix at a time in prediction.
 _SLAB = 256
@@ -66,8 +66,40 @@ _FLOAT32_LIMIT = 1e3
 _SMALL = 2000
 
 
+#: What the numbers among the parameters may be, and the words.
+_NUMBERS: Final[dict[str, dict[str, Any]]] = {
+    "C": {"low": 0, "open_low": True},
+    "cache_size": {"low": 0, "open_low": True},
+    "coef0": {},
+    "degree": {"low": 0, "integer": True},
+    "epsilon": {"low": 0},
+    "max_iter": {"low": -1, "integer": True},
+    "nu": {"low": 0, "high": 1, "open_low": True},
+    "tol": {"low": 0, "open_low": True},
+}
+_WORDS: Final = {"decision_function_shape": ("ovr", "ovo"), "solver": ("block", "pairwise")}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class KernelParameters:
+    """The parameters of all kernel SVMs, with scikit-learn's names and defaults where it has them."""
+
+    kernel: Any = "rbf"
+    degree: int = 3
+    gamma: str | float = "scale"
+    coef0: float = 0.0
+    tol: float = 1e-3
+    shrinking: bool = True
+    cache_size: float = 200
+    verbose: bool = False
+    max_iter: int = -1
+    elimination: str | Elimination = "auto"
+    n_jobs: int | None = None
+    client: Any = None
+
+
 @inherit_method_docs
-class AbstractKernelSVM(AbstractClusterEstimator):
+class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
     """Kernel SVM; the base class of `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM`.
 
     Parameters
@@ -131,18 +163,6 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         Number of samples left out, samples brought back, recomputations of indicators, and kernel values.
     """
 
-    # Set by the final classes' __init__; declared here so that the shared code type-checks.
-    kernel: Any
-    degree: int
-    gamma: str | float
-    coef0: float
-    n_jobs: int | None
-    tol: float
-    shrinking: bool
-    cache_size: float
-    verbose: bool
-    max_iter: int
-    elimination: str | Elimination
     solver: str = "block"  # the only one but for SVC
 
     _n_support: AnyArray
@@ -168,8 +188,8 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     #: The program of the ranks and its arguments besides the model; a grid puts its own here.
     _program: tuple[Any, ...] = (fit_on_rank,)
 
-    #: Whether coefficients sum to zero.
-    _IS_BALANCED: ClassVar[bool] = True
+    #: What the targets are: "classes", "numbers", or "none".
+    _TARGETS: ClassVar[str]
 
     _takes: ClassVar = ("on_failure", "checkpoint", "resume_from")
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "elimination_history_")
@@ -197,10 +217,6 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             for none.
         """
 
-    @abstractmethod
-    def _check_problem(self) -> None:
-        """Check the parameters that only the final class has."""
-
     def _check_parameters(self) -> None:
         name = type(self).__name__
         if not callable(self.kernel):
@@ -209,14 +225,14 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             check_choice(f"{name}(gamma=...)", self.gamma, ("scale", "auto"))
         else:
             check_number(f"{name}(gamma=...)", self.gamma, low=0)
-        check_number(f"{name}(degree=...)", self.degree, low=0, integer=True)
-        check_number(f"{name}(coef0=...)", self.coef0)
-        check_number(f"{name}(tol=...)", self.tol, low=0, open_low=True)
-        check_number(f"{name}(cache_size=...)", self.cache_size, low=0, open_low=True)
-        check_number(f"{name}(max_iter=...)", self.max_iter, low=-1, integer=True)
+        for each, within in _NUMBERS.items():
+            if hasattr(self, each):
+                check_number(f"{name}({each}=...)", getattr(self, each), **within)
+        for each, words in _WORDS.items():
+            if hasattr(self, each):
+                check_choice(f"{name}({each}=...)", getattr(self, each), words)
         check_n_jobs(name, self.n_jobs)
         self._policy()
-        self._check_problem()
 
     def _policy(self) -> Elimination:
         value = self.elimination if self.shrinking else "none"
@@ -226,8 +242,8 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     def _cache_bytes(self) -> int:
         return int(self.cache_size * 2**20)
 
-    def _check_training(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[Any, Any, FloatVector]:
-        """Validate; return X as an array or canonical CSR, y, and float64 weights.
+    def _check_training(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, FloatVector]:
+        """Validate; return X as an array or canonical CSR, labels, float64 targets or zeros, and float64 weights.
 
         Objects become the matrix of their kernel values.
         """
@@ -236,16 +252,14 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             X = compare(self.kernel, X, X)
         if self._is_precomputed() and sp.issparse(X):
             raise TypeError("Sparse precomputed kernels are not supported. Pass the kernel matrix as an array.")
-        checked = validated(
-            self,
-            X,
-            y,
-            accept_sparse=False if self._is_precomputed() else "csr",
-            dtype=self._row_types(),
-            order="C",
-            **options,
-        )
-        X, y = checked if isinstance(checked, tuple) else (checked, None)
+        y = None if self._TARGETS == "none" else y
+        options = {"y_numeric": True} if self._TARGETS == "numbers" else {}
+        checked = validated(self, X, y, **self._form_of_rows(), **options)
+        X, y = checked if isinstance(checked, tuple) else (checked, np.zeros(checked.shape[0]))
+        if self._TARGETS == "classes":
+            check_labels(y)
+        else:
+            y = np.asarray(y, dtype=np.float64)
         if self._is_precomputed() and X.shape[0] != X.shape[1]:
             raise InvalidDataError(
                 f"Precomputed matrix must be a square matrix. Input is a {X.shape[0]}x{X.shape[1]} matrix."
@@ -262,17 +276,17 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         self._gamma = 0.0
         if callable(self.kernel) or self._is_precomputed():
             return self._known_kernel()
-        used = owner >= 0
+        used, balanced = owner >= 0, self._TARGETS != "none"  # whether coefficients sum to zero
         totals = np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
         if self._gang is not None:
-            known, balanced = self._known_kernel(), self._IS_BALANCED
+            known = self._known_kernel()
             kernel = self._gang.make_kernel(known, self.gamma, X, totals, first, balanced=balanced)
             self._gamma = kernel.gamma
             return kernel
         if self._answer is not None:
             self._width_of = cache(lambda gamma: scale_gamma(gamma, X, totals, index=first))
         self._gamma = scale_gamma(self.gamma, X, totals, index=first)
-        return survey(self._known_kernel(), X, first, balanced=self._IS_BALANCED)
+        return survey(self._known_kernel(), X, first, balanced=balanced)
 
     def _merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
         """Return representatives, owners and summed weights (`merge_rows`); given kernels have no rows to compare."""
@@ -361,18 +375,27 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
         """Train on checked rows, with class codes or targets; on a gang, on the rows of this rank with all targets."""
 
-    def _refuse_saving(self) -> None:
-        """Refuse what only ranks on a cluster do, before a fit in this process."""
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Train in this process or on a cluster."""
+        self._check_parameters()
+        X = self._as_rows(X)
+        if self._uses_cluster(X):
+            self._fit_on_cluster(X, y, sample_weight)
+            return self
         gang = self._deployment
         if gang.checkpoint is not None or gang.resume_from is not None:
             raise InvalidParameterError(
                 f"{type(self).__name__}(client=Gang(checkpoint=..., resume_from=...)) is of fits on a cluster: one in "
                 "this process writes nothing. Pass a client, or dask collections, or leave both at None."
             )
+        X, target, weights = self._check_training(X, y, sample_weight)
+        if self._TARGETS == "classes":
+            classes, target = classes_and_codes(target)
+            self.classes_ = self._check_classes(classes)
+        self._fit_rows(X, target, weights)
+        return self
 
-    def _fit_on_cluster(
-        self, X: Any, y: Any, sample_weight: Any, check: Callable[[], Any], *, classification: bool, supervised: bool
-    ) -> None:
+    def _fit_on_cluster(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Train on worker processes, one rank on each."""
         if are_objects(X):
             raise InvalidParameterError(
@@ -387,22 +410,17 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         begin = time.perf_counter()
         if is_collection(sample_weight):
             sample_weight = sample_weight.clip(0)  # a row of negative weight is left out, as in LIBSVM
-        with self._open_blocks(
-            X, y, sample_weight, check, Expected(classification, supervised), Spread(ranks_per_worker=1)
-        ) as blocks:
+        has_classes, is_supervised = self._TARGETS == "classes", self._TARGETS != "none"
+        given = X, y if is_supervised or is_collection(y) else None, sample_weight
+        expected, spread = Expected(has_classes, is_supervised), Spread(ranks_per_worker=1)
+        with self._open_blocks(*given, lambda: self._check_training(*given), expected, spread) as blocks:
             filled = [s for s in blocks.summaries if s.rows]
-            classes = classes_of(filled) if classification else None
-            packer = RowPacker(
-                classes,
-                n_features=int(self.n_features_in_),
-                dtype="float32"
-                if not callable(self.kernel) and all(s.dtype == "float32" for s in filled)
-                else "float64",
-                sparse=filled[0].sparse,
-            )
-            model = type(self)(
-                **{**self.get_params(deep=False), "client": replace(self._deployment, client=None).plain()}
-            )
+            classes = classes_of(filled) if has_classes else None
+            is_single = not callable(self.kernel) and all(s.dtype == "float32" for s in filled)
+            dtype = "float32" if is_single else "float64"
+            packer = RowPacker(classes, int(self.n_features_in_), dtype, filled[0].sparse)
+            here = replace(self._deployment, client=None).plain()
+            model = type(self)(**{**self.get_params(deep=False), "client": here})
             model._fold_seed = self._fold_seed
             if classes is not None:
                 model.classes_ = self._check_classes(classes)
@@ -449,9 +467,10 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     def _is_linear(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "linear"
 
-    def _row_types(self) -> list[Any]:
-        """Return the types that rows may have; a callable kernel gets float64, because it computes in that type."""
-        return [np.float64] if callable(self.kernel) else [np.float64, np.float32]
+    def _form_of_rows(self) -> dict[str, Any]:
+        """Return what rows may be; a callable kernel gets float64, because it computes in that type."""
+        dtype = [np.float64] if callable(self.kernel) else [np.float64, np.float32]
+        return {"accept_sparse": False if self._is_precomputed() else "csr", "dtype": dtype, "order": "C"}
 
     def _known_kernel(self) -> Kernel:
         if self._is_precomputed():
@@ -535,14 +554,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         X = self._as_rows(X) if callable(self.kernel) else known_columns(self, X)
         if self._objects is not None:
             X = compare(self.kernel, X, self._objects)
-        X = validated(
-            self,
-            X,
-            accept_sparse=False if self._is_precomputed() else "csr",
-            dtype=self._row_types(),
-            order="C",
-            reset=False,
-        )
+        X = validated(self, X, **self._form_of_rows(), reset=False)
         if hasattr(self, "_coef"):
             return linear_sums(X, self._coef)
         coefs, groups = self._grouped_coefs()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -17,31 +17,26 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.collectives import Team
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs.blocks import Block, BlockSummary
+from dsgd.inputs.blocks import Block
 from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.frames import validated
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind, classes_of
-from dsgd.svm.calibration import AbstractCalibrated, draw_seed, normalised
+from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind
+from dsgd.linear_model.base import ClassesMixin, forget_cluster
+from dsgd.svm.calibration import METHODS, AbstractCalibrated, draw_seed, has_curves, normalised
 from dsgd.svm.distributed.linear import HeldRows, HoldOut, LinearJob, LinearShare, Starts, fit_held_out
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.svm.linear_solver.solve import make_l1_columns, solve_l1
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_choice, check_labels, check_number, classes_and_codes, weights_of_classes
-
-
-def _has_curves(model: LinearSVC) -> bool:
-    if model._curve_method() is None:
-        raise AttributeError("predict_proba is not available when probability=False")
-    return True
+from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.validation import check_choice, check_number
 
 
 @inherit_docs
 @dataclass(eq=False, repr=False)
-class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM):
+class LinearSVC(ClassesMixin, AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM):
     """Linear support vector classifier, solved to a certified duality gap.
 
     Minimises over w, one output per class if there are more than two::
@@ -133,21 +128,9 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
     penalty: str = "l2"
     loss: str = "squared_hinge"
     _: KW_ONLY
-    dual: bool | str = "auto"
-    tol: float = 1e-4
-    C: float = 1.0
     multi_class: str = "ovr"
     probability: bool | str = False
-    fit_intercept: bool = True
-    intercept_scaling: float = 1
     class_weight: Any = None
-    verbose: int = 0
-    random_state: Any = None
-    max_iter: int = 1000
-    solver: str = "auto"
-    penalize_intercept: bool = True
-    n_jobs: int | None = None
-    client: Any = None
 
     @notifies_callbacks
     @takes_tables
@@ -174,7 +157,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
             self._curves = (self._curve_method(), result.curves)
             self._take_in(result.solutions)
             return self
-        self._forget_cluster()
+        forget_cluster(self)
         X, y, weights = self._check_rows(X, y, sample_weight)
         codes = self._learn_classes(y)
         job = self._make_job(self._seed())
@@ -290,7 +273,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
 
             return fit_held_out(held, job.hold_out, train, team)
 
-    @available_if(_has_curves)
+    @available_if(has_curves)
     @answers_in_kind
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities; only available with `probability`.
@@ -303,23 +286,13 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         check_is_fitted(self)
         if self._is_lazy(X):
             return self._apply("predict_proba", X, len(self.classes_), np.float64)
-        return normalised(self._positive_probabilities(self._scores(X)))
-
-    @available_if(_has_curves)
-    @answers_in_kind
-    def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
-        check_is_fitted(self)
-        if self._is_lazy(X):
-            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
-        with np.errstate(divide="ignore"):  # the logarithm of zero is what it should be
-            return np.log(self.predict_proba(X))
+        return normalised(self._probabilities(self._scores(X)))
 
     def _check_choices(self) -> None:
         """Check the parameters that classification alone has."""
         check_choice("LinearSVC(penalty=...)", self.penalty, ["l2", "l1"])
         check_choice("LinearSVC(multi_class=...)", self.multi_class, ["ovr", "crammer_singer"])
-        if not (self.probability is False or self._curve_method()):
+        if not (self.probability is False or self.probability in METHODS):
             raise InvalidParameterError(
                 f'LinearSVC(probability=...) must be False, "sigmoid" or "isotonic". Got {self.probability!r}.'
             )
@@ -348,27 +321,7 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        check_labels(y)
         return X, y, self._check_weights(sample_weight, X)
-
-    def _learn_classes(self, y: AnyArray) -> IntVector:
-        """Set the classes; return the number of the class of every label."""
-        classes, codes = classes_and_codes(y)
-        self._take_classes(classes)
-        return codes
-
-    def _take_classes(self, classes: AnyArray) -> None:
-        """Set the classes, if the model can tell them apart."""
-        self.classes_ = classes
-        if len(self.classes_) < 2:
-            raise InvalidDataError(
-                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
-                f"{self.classes_[0]!r}"
-            )
-
-    def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
-        self._take_classes(classes_of(summaries))
-        return self.classes_
 
     def _make_job(self, seed: int) -> LinearJob:
         job = self._job(seed, class_factors=self._class_factors(), n_classes=len(self.classes_))
@@ -378,12 +331,6 @@ class LinearSVC(AbstractCalibrated, AbstractLinearClassifier, AbstractLinearSVM)
         # A generator draws after it has drawn the seed of the order, so that this is the same as without probability.
         self._fold_seed = draw_seed(type(self).__name__, self.random_state)
         return replace(job, hold_out=HoldOut(method, self.classes_, self._fold_seed))
-
-    def _class_factors(self) -> FloatVector | str:
-        """Return the factor of C of every class, or "balanced", which the weights of the rows must say."""
-        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
-            return self.class_weight
-        return weights_of_classes("LinearSVC(class_weight=...)", self.class_weight, self.classes_)
 
 
 @inherit_docs
@@ -452,19 +399,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     _TASK: ClassVar[str] = "regression"
 
     epsilon: float = 0.0
-    tol: float = 1e-4
-    C: float = 1.0
     loss: str = "epsilon_insensitive"
-    fit_intercept: bool = True
-    intercept_scaling: float = 1.0
-    dual: bool | str = "auto"
-    verbose: int = 0
-    random_state: Any = None
-    max_iter: int = 1000
-    solver: str = "auto"
-    penalize_intercept: bool = True
-    n_jobs: int | None = None
-    client: Any = None
 
     @notifies_callbacks
     @takes_tables
@@ -475,7 +410,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
         if self._uses_cluster(X):
             solutions = self._solve_on_cluster(X, y, sample_weight).solutions
         else:
-            self._forget_cluster()
+            forget_cluster(self)
             X, y, weights = self._check_rows(X, y, sample_weight)
             job = self._make_job(self._seed())
             data = self._gather(X, y, weights, job.seed)
@@ -490,9 +425,6 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
         return X, y, self._check_weights(sample_weight, X)
-
-    def _classes_of(self, summaries: Sequence[BlockSummary]) -> None:
-        return None
 
     def _make_job(self, seed: int) -> LinearJob:
         return self._job(seed, epsilon=float(self.epsilon))

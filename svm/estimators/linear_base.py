@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,10 +16,12 @@ from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.collectives import Team
-from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.inputs.blocks import Block, BlockSummary, Expected, Spread, Work, ranks_asked
+from dsgd.errors import IncompatiblePartsError
+from dsgd.inputs.blocks import Block, BlockSummary, Work
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.linear import AbstractLinearEstimator
+from dsgd.inputs.rows import check_any_weight, check_sample_weight
+from dsgd.linear_model.base import run_on_blocks
 from dsgd.linear_model.fits import Packer
 from dsgd.runtime.pools import limit_blas
 from dsgd.svm.certify import count_proven
@@ -32,8 +34,26 @@ from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_n_jobs, check_number, warn_user
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class LinearParameters:
+    """The parameters of both linear SVMs, with scikit-learn's names and defaults where it has them."""
+
+    dual: bool | str = "auto"
+    tol: float = 1e-4
+    C: float = 1.0
+    fit_intercept: bool = True
+    intercept_scaling: float = 1.0
+    verbose: int = 0
+    random_state: Any = None
+    max_iter: int = 1000
+    solver: str = "auto"
+    penalize_intercept: bool = True
+    n_jobs: int | None = None
+    client: Any = None
+
+
 @inherit_method_docs
-class AbstractLinearSVM(AbstractLinearEstimator):
+class AbstractLinearSVM(LinearParameters, AbstractLinearEstimator):
     """Linear support vector machine; the base class of `LinearSVC` and `LinearSVR`.
 
     Parameters
@@ -72,19 +92,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
     """
 
-    # Set by the final classes' __init__; declared here so that the shared code type-checks.
     loss: str
-    dual: Any
-    tol: float
-    C: float
-    fit_intercept: bool
-    intercept_scaling: float
-    verbose: int
-    random_state: Any
-    max_iter: int
-    solver: str
-    n_jobs: int | None
-    penalize_intercept: bool
 
     _takes: ClassVar = ("on_failure",)
 
@@ -109,9 +117,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         """Validate arrays of this process; return (X, y, sample_weight)."""
 
-    @abstractmethod
     def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray | None:
         """Set the classes that blocks have between them, and return them; None for regression."""
+        return None
 
     @abstractmethod
     def _make_job(self, seed: int) -> LinearJob:
@@ -158,20 +166,9 @@ class AbstractLinearSVM(AbstractLinearEstimator):
 
     def _check_weights(self, sample_weight: Any, X: Any) -> FloatVector:
         """Return the weights of the rows, float64."""
-        if sample_weight is None:
-            return np.ones(X.shape[0])
-        weights = np.asarray(sample_weight, dtype=np.float64)
-        if weights.ndim == 0:
-            weights = np.full(X.shape[0], weights)
-        if weights.ndim != 1:
-            raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
-        if weights.shape[0] != X.shape[0]:
-            raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
-        if not np.isfinite(weights).all() or (weights < 0).any():
-            raise InvalidDataError("sample_weight has entries that are negative or not finite; weights must be >= 0.")
-        if not weights.any():
-            raise InvalidDataError("Sample weights must contain at least one non-zero number.")
-        return weights
+        weights = check_sample_weight(sample_weight, np.empty((X.shape[0], 0)))
+        check_any_weight(weights)
+        return np.ones(X.shape[0]) if weights is None else weights
 
     def _solve(self, n_problems: int, solve: Callable[[int, Team], LinearSolution]) -> list[LinearSolution]:
         """Solve the problems: one after the other with all threads on its rows, or several at a time."""
@@ -196,23 +193,15 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     def _solve_on_cluster(self, X: Any, y: Any, sample_weight: Any) -> LinearResult:
         """Solve on worker processes."""
         self._refuse_on_cluster("penalize_intercept", self.fit_intercept and not self.penalize_intercept)
-        begin = time.perf_counter()
-        seed = self._seed()
-        expected, spread = (
-            Expected(self._TASK == "classification"),
-            Spread(ranks_asked(self.n_jobs), ranks_per_worker=1),
-        )
-        with self._open_blocks(
-            X, y, sample_weight, lambda: self._check_rows(X, y, sample_weight), expected, spread
-        ) as blocks:
-            filled = [s for s in blocks.summaries if s.rows]
-            classes = self._classes_of(filled)
+        begin, seed, given = time.perf_counter(), self._seed(), (X, y, sample_weight)
+
+        def work(rows: Packer) -> Work:
             job = self._make_job(seed)
-            dtype = "float32" if all(s.dtype == "float32" for s in filled) else "float64"
-            rows = Packer(classes, int(self.n_features_in_), dtype, filled[0].sparse)
             packer = LinearPacker(rows, self._bias(), seed, holds_out=job.hold_out is not None)
-            work = Work(train_linear, packer, (job,), numbered=packer.holds_out)
-            gang = blocks.run(work, self._terms(self._listener()))
+            return Work(train_linear, packer, (job,), numbered=packer.holds_out)
+
+        is_classifier = self._TASK == "classification"
+        gang = run_on_blocks(self, given, lambda: self._check_rows(*given), work, has_classes=is_classifier)
         result: LinearResult = gang.value
         self._take_report(
             gang,
@@ -280,11 +269,6 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         """Solve one output with the squared norm."""
         solution = job.solve(problem, team)
         return replace(solution, n_proven=count_proven(problem, solution, team))
-
-    def _forget_cluster(self) -> None:
-        """Drop what an earlier fit on a cluster has left, which a fit in this process has not."""
-        for name in self._of_training:
-            self.__dict__.pop(name, None)
 
     def _take_in(self, solutions: Sequence[LinearSolution]) -> None:
         """Set what certifies the solution, and warn if it falls short."""

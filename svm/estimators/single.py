@@ -19,13 +19,10 @@ from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
 from dsgd.inputs.named import takes_tables
 from dsgd.inputs.prediction import AbstractClusterRegressor
-from dsgd.inputs.sources import is_collection
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, fill
-from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual, Posed
 from dsgd.svm.kernels.rows import distribute
 from dsgd.types import FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_number
 
 
 class AbstractSingleSVM(AbstractKernelSVM):
@@ -61,6 +58,19 @@ class AbstractSingleSVM(AbstractKernelSVM):
     @abstractmethod
     def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
         """Return the dual of rows with these targets and bounds, shape (m,)."""
+
+    @notifies_callbacks
+    @takes_tables
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        y : array-like, dask collection or str, shape (n_samples,)
+            Targets, or the name of their column; None where blocks or svmlight files hold them. `OneClassSVM` has no
+            use for them: of tables and files, the column of this name is no feature.
+        """
+        return self._fit(X, y, sample_weight)
 
     def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
         bounds = self._bounds(weights)
@@ -103,23 +113,12 @@ class AbstractKernelRegressor(AbstractClusterRegressor, AbstractSingleSVM):
         Intercept.
     """
 
-    @notifies_callbacks
-    @takes_tables
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train."""
-        self._check_parameters()
-        X = self._as_rows(X)
+    _TARGETS: ClassVar[str] = "numbers"
 
-        def check() -> tuple[Any, Any, FloatVector]:
-            rows, target, weights = self._check_training(X, y, sample_weight, y_numeric=True)
-            return rows, np.asarray(target, dtype=np.float64), weights
+    C: float
 
-        if self._uses_cluster(X):
-            self._fit_on_cluster(X, y, sample_weight, check, classification=False, supervised=True)
-        else:
-            self._refuse_saving()
-            self._fit_rows(*check())
-        return self
+    def _bounds(self, weights: FloatVector) -> FloatVector:
+        return float(self.C) * weights
 
     def predict(self, X: Any) -> Any:
         """Return the predicted targets."""
@@ -142,27 +141,8 @@ class SVR(AbstractKernelRegressor):
         Half the width of the tube.
     """
 
-    kernel: Any = "rbf"
-    degree: int = 3
-    gamma: str | float = "scale"
-    coef0: float = 0.0
-    tol: float = 1e-3
     C: float = 1.0
     epsilon: float = 0.1
-    shrinking: bool = True
-    cache_size: float = 200
-    verbose: bool = False
-    max_iter: int = -1
-    elimination: str | Elimination = "auto"
-    n_jobs: int | None = None
-    client: Any = None
-
-    def _check_problem(self) -> None:
-        check_number("SVR(C=...)", self.C, low=0, open_low=True)
-        check_number("SVR(epsilon=...)", self.epsilon, low=0)
-
-    def _bounds(self, weights: FloatVector) -> FloatVector:
-        return float(self.C) * weights
 
     def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
         ones, epsilon = np.ones(len(target)), float(self.epsilon)
@@ -195,25 +175,6 @@ class NuSVR(AbstractKernelRegressor):
 
     nu: float = 0.5
     C: float = 1.0
-    kernel: Any = "rbf"
-    degree: int = 3
-    gamma: str | float = "scale"
-    coef0: float = 0.0
-    shrinking: bool = True
-    tol: float = 1e-3
-    cache_size: float = 200
-    verbose: bool = False
-    max_iter: int = -1
-    elimination: str | Elimination = "auto"
-    n_jobs: int | None = None
-    client: Any = None
-
-    def _check_problem(self) -> None:
-        check_number("NuSVR(C=...)", self.C, low=0, open_low=True)
-        check_number("NuSVR(nu=...)", self.nu, low=0, high=1, open_low=True)
-
-    def _bounds(self, weights: FloatVector) -> FloatVector:
-        return float(self.C) * weights
 
     def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
         ones, start = np.ones(len(target)), fill(bounds, 0.5 * float(self.nu) * bounds.sum())
@@ -255,57 +216,14 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         The difference between ``score_samples`` and the decision function; minus the intercept.
     """
 
-    _IS_BALANCED: ClassVar[bool] = False
+    _TARGETS: ClassVar[str] = "none"
 
-    kernel: Any = "rbf"
-    degree: int = 3
-    gamma: str | float = "scale"
-    coef0: float = 0.0
-    tol: float = 1e-3
     nu: float = 0.5
-    shrinking: bool = True
-    cache_size: float = 200
-    verbose: bool = False
-    max_iter: int = -1
-    elimination: str | Elimination = "auto"
-    n_jobs: int | None = None
-    client: Any = None
 
-    @notifies_callbacks
-    @takes_tables
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or files
-            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
-            with ``"precomputed"``. A delayed block is a tuple (X,), (X, y) or (X, y, sample_weight). Files are
-            svmlight, Parquet, CSV or Arrow.
-        y : None
-            Ignored; accepted for use in pipelines. Of tables and files, the column of this name is no feature.
-        sample_weight : array-like or str, shape (n_samples,), or None
-            Weights, or the name of their column; a whole number stands for that many copies of the row, zero or less
-            for none.
-        """
-        self._check_parameters()
-        X = self._as_rows(X)
-
-        def check() -> tuple[Any, Any, FloatVector]:
-            rows, _, weights = self._check_training(X, None, sample_weight)
-            return rows, np.zeros(rows.shape[0]), weights
-
-        if self._uses_cluster(X):
-            labels = y if is_collection(y) else None
-            self._fit_on_cluster(X, labels, sample_weight, check, classification=False, supervised=False)
-        else:
-            self._refuse_saving()
-            self._fit_rows(*check())
-        self.offset_ = -float(self.intercept_[0])
-        return self
-
-    def _check_problem(self) -> None:
-        check_number("OneClassSVM(nu=...)", self.nu, low=0, high=1, open_low=True)
+    @property
+    def offset_(self) -> float:
+        """The difference between ``score_samples`` and the decision function."""
+        return -float(self.intercept_[0])
 
     def _bounds(self, weights: FloatVector) -> FloatVector:
         return weights

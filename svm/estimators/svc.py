@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.classifiers import AbstractKernelClassifier
 from dsgd.svm.estimators.kernel_base import fill
-from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_choice, check_number
 
 
 @inherit_docs
@@ -72,28 +70,7 @@ class SVC(AbstractKernelClassifier):
     _IS_PLAIN: ClassVar[bool] = True
 
     C: float = 1.0
-    kernel: Any = "rbf"
-    degree: int = 3
-    gamma: str | float = "scale"
-    coef0: float = 0.0
-    shrinking: bool = True
-    probability: bool | str = "deprecated"
-    tol: float = 1e-3
-    cache_size: float = 200
-    class_weight: Any = None
-    verbose: bool = False
-    max_iter: int = -1
-    decision_function_shape: str = "ovr"
-    break_ties: bool = False
-    random_state: Any = None
-    elimination: str | Elimination = "auto"
     solver: str = "block"
-    n_jobs: int | None = None
-    client: Any = None
-
-    def _check_problem(self) -> None:
-        check_number("SVC(C=...)", self.C, low=0, open_low=True)
-        check_choice("SVC(solver=...)", self.solver, ("block", "pairwise"))
 
     def _bounds(self, codes: AnyArray, weights: FloatVector) -> FloatVector:
         bounds: FloatVector = float(self.C) * self.class_weight_[codes] * weights
@@ -161,26 +138,6 @@ class NuSVC(AbstractKernelClassifier):
     )
 
     nu: float = 0.5
-    kernel: Any = "rbf"
-    degree: int = 3
-    gamma: str | float = "scale"
-    coef0: float = 0.0
-    shrinking: bool = True
-    probability: bool | str = "deprecated"
-    tol: float = 1e-3
-    cache_size: float = 200
-    class_weight: Any = None
-    verbose: bool = False
-    max_iter: int = -1
-    decision_function_shape: str = "ovr"
-    break_ties: bool = False
-    random_state: Any = None
-    elimination: str | Elimination = "auto"
-    n_jobs: int | None = None
-    client: Any = None
-
-    def _check_problem(self) -> None:
-        check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)
 
     def _bounds(self, codes: AnyArray, weights: FloatVector) -> FloatVector:
         # The lightest class counts once: only ratios matter, and tol is meant for variables of about one.

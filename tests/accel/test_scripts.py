@@ -8,7 +8,6 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ import sklearn.linear_model
 import sklearn.svm  # noqa: F401 (the hook is for modules that are not imported yet)
 
 import dsgd.accel
-from dsgd.accel import classes, recorded_calls
-from dsgd.accel.calls import Profile
+from dsgd.accel import recorded_calls
 
 ROWS = """
     import io, pickle, warnings
@@ -185,33 +183,3 @@ def test_a_script_prints_the_same(name: str, always_worth_it: None) -> None:
     assert found == expected
     if name not in ("subclasses", "workers"):
         assert "dsgd" in {call.by for call in recorded_calls()}
-
-
-def test_a_profile_says_what_ran_on_which_line(always_worth_it: None, tmp_path: Path) -> None:
-    """Fits and predictions count for the line of the script they came from, in functions and threads as well."""
-    path = tmp_path / "script.py"
-    path.write_text(
-        textwrap.dedent(ROWS).strip()
-        + "\ndef trained(C):\n    return SVC(C=C).fit(X, y)\n"
-        + "model = [trained(1.0), trained(2.0)][0]\n"
-        + "joblib.Parallel(2, 'threading')(joblib.delayed(model.predict)(X[i:]) for i in range(3))\n"
-        + "model = SVC(kernel='precomputed', warm_start=True) if False else SGDClassifier(average=True).fit(X, y)\n"
-    )
-    lines = path.read_text().splitlines()
-    profile = Profile(str(path))
-    with installed(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classes.SETTINGS, "profile", profile)
-        profile.begin()
-        try:
-            exec(compile(path.read_text(), str(path), "exec"), {})
-        finally:
-            profile.end()
-        calls = recorded_calls()
-    found = [(lines[call.line - 1].split("(")[0].split()[-1], call.method, call.by) for call in calls if call.line]
-    assert found[:2] == [("SVC", "fit", "dsgd")] * 2
-    assert found[2:5] == [("joblib.Parallel", "predict", "dsgd")] * 3
-    assert found[5:] == [(lines[-1].split("(")[0].split()[-1], "fit", "scikit-learn")]
-    table = profile.table(calls)
-    ran = dict(zip(map(int, table.columns[0].cells), map(str, table.columns[2].cells), strict=True))
-    assert ran[len(lines) - 3].startswith("SVC.fit by dsgd: 2 x, ")
-    assert str(list(table.columns[3].cells)[-1]) == lines[-1]

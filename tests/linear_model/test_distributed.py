@@ -259,6 +259,7 @@ def test_dask_arrays_and_others(client: Client, name: str, form: str) -> None:
     np.testing.assert_allclose(ours.coef_, plain.coef_, atol=1e-4)
     np.testing.assert_allclose(ours.intercept_, plain.intercept_, atol=1e-4)
     assert ours.fit_report_["ranks"] == 2
+    assert sum(stats["rows"] for stats in ours.fit_report_["stats"]) == N
     assert ours.fit_report_["converged"]
     assert ours.ledger_.totals()["bytes_sent"] > 0
     assert getattr(ours, "n_screened_", 0) == getattr(plain, "n_screened_", 0)

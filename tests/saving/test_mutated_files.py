@@ -43,10 +43,9 @@ from dsgd.kernel_approximation import Nystroem, RandomFeatures
 from dsgd.linear_model import Lasso, LogisticRegression
 from dsgd.model_selection import SGDSearchCV
 from dsgd.preprocessing import ColumnEncoder
-from dsgd.runtime import run_on_threads
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, read_newest
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVR, OneClassSVM
-from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
+from svm_gangs import fit_on_ranks
 
 N_CASES = int(os.environ.get("DSGD_FUZZ_FILES", "20000")) // 3
 FIRST = int(os.environ.get("DSGD_FUZZ_FIRST", "0"))
@@ -364,9 +363,7 @@ def train_machine(**places: Any) -> None:
     """Train a kernel machine on a gang of one, as workers do."""
     X, y = rows()
     model = SVC(**places)
-    model.classes_, model.n_features_in_ = np.unique(y), X.shape[1]
-    packer = RowPacker(model.classes_, X.shape[1], "float64", sparse=False)
-    run_on_threads(fit_on_rank, [packer([(X, y, None, 0)], 0)], (model,))
+    fit_on_ranks(model, X, [[(X, y, None, 0)]], np.unique(y))
 
 
 def read_checkpoint(path: Path, draw: Draw) -> Any:

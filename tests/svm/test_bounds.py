@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 from sklearn import svm as plain
 from sklearn.utils import compute_class_weight
 
-from dsgd.runtime import run_on_threads
 from dsgd.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, svm_path
-from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 from dsgd.svm.kernel_solver import block
 from dsgd.svm.kernel_solver import solve as solving
+from svm_gangs import blocks_between, fit_on_ranks
 
 
 def _rows(seed: int, n_classes: int = 2) -> tuple[np.ndarray, np.ndarray]:
@@ -35,18 +32,6 @@ def _middle(X: np.ndarray, y: np.ndarray, costs: np.ndarray) -> float:
     K = np.exp(-((X[:, None] - X) ** 2).sum(axis=2))
     f = K @ (signs * costs) - signs
     return -0.5 * float(f[signs < 0].min() + f[signs > 0].max())
-
-
-def _on_ranks(model: Any, X: np.ndarray, y: np.ndarray) -> Any:
-    """Fit as three ranks of a gang do."""
-    model._check_parameters()
-    model.classes_, model.n_features_in_ = np.unique(y), X.shape[1]
-    packer = RowPacker(model.classes_, X.shape[1], "float64", sparse=False)
-    ends = np.linspace(0, len(y), 4).astype(int)
-    parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
-    data = [packer([(X[part], y[part], None, part.start)], rank) for rank, part in enumerate(parts)]
-    model.__dict__.update(run_on_threads(fit_on_rank, data, (model,), timeout_s=30).value)
-    return model
 
 
 _WAYS = {
@@ -72,7 +57,8 @@ def test_the_threshold_is_the_middle_where_all_variables_are_at_bounds(monkeypat
         C = 10.0 ** np.random.default_rng(seed).uniform(-5, -2)
         model = SVC(C=C, gamma=1.0, class_weight="balanced", n_jobs=1, **_WAYS[way])
         if way == "ranks":
-            model = _on_ranks(model, X, y)
+            blocks = blocks_between(np.linspace(0, len(y), 4).astype(int).tolist(), X, y, None)
+            fit_on_ranks(model, X, [[block] for block in blocks], np.unique(y))
         elif way == "path":
             model = svm_path(X, y, Cs=[0.5 * C, C], gammas=[1.0], class_weight="balanced").estimator(-1)
         else:

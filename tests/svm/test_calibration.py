@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +22,9 @@ from dsgd.linear_model.fits import Packer
 from dsgd.runtime import run_on_threads
 from dsgd.svm import SVC, LinearSVC, NuSVC
 from dsgd.svm.calibration import couple, fit_curve
-from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 from dsgd.svm.distributed.linear import LinearPacker, train_linear
 from dsgd.svm.estimators.kernel_base import near_start
+from svm_gangs import blocks_of, fit_on_ranks
 
 METHODS = ("sigmoid", "isotonic")
 
@@ -142,13 +141,6 @@ def test_what_cannot_be_calibrated_is_refused(make):
             SVC(probability="sigmoid").fit(X, y, weights)
 
 
-def blocks_of(X: Any, y: Any, weights: Any, n_ranks: int) -> list[list[Any]]:
-    """Return the blocks of each rank: every n-th, so that ranks hold no stretch of rows."""
-    ends = np.linspace(0, len(y), 3 * n_ranks + 1).astype(int)
-    blocks = [(X[a:b], y[a:b], weights[a:b], a) for a, b in pairwise(ends)]
-    return [blocks[number::n_ranks] for number in range(n_ranks)]
-
-
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("method", METHODS)
 def test_ranks_fit_the_curves_of_one_process(method, n_classes):
@@ -156,11 +148,7 @@ def test_ranks_fit_the_curves_of_one_process(method, n_classes):
     X, y, weights = blobs(n_classes)
     model = SVC(gamma=0.2, tol=1e-8, probability=method, random_state=2)
     expected = clone(model).fit(X, y, weights)
-    model._check_probability()
-    model.classes_, model.n_features_in_ = np.unique(y), X.shape[1]
-    packer = RowPacker(model.classes_, X.shape[1], "float64", sparse=False)
-    parts = [packer(part, number) for number, part in enumerate(blocks_of(X, y, weights, 2))]
-    model.__dict__.update(run_on_threads(fit_on_rank, parts, (model,), timeout_s=20.0).value)
+    fit_on_ranks(model, X, blocks_of(X, y, weights, 2), np.unique(y))
     np.testing.assert_allclose(model.predict_proba(X), expected.predict_proba(X), atol=1e-5)
 
 

@@ -16,7 +16,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from dsgd.errors import InvalidDataError
 from dsgd.svm import SVC, NuSVC
-from dsgd.svm.estimators.classifiers import AbstractKernelClassifier
+from dsgd.svm.estimators.pairs import PairTrainer
 from dsgd.svm.kernel_solver import pairs as small_pairs
 from dsgd.svm.kernel_solver import solve as solving
 from dsgd.svm.kernel_solver.pairs import OPEN, PROVEN, conclude_pair
@@ -47,7 +47,7 @@ def _watch(monkeypatch):
 def _one_by_one(model, *args):
     """Fit with the solver of one problem at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AbstractKernelClassifier, "_takes_small_pairs", lambda self: False)
+        patch.setattr(PairTrainer, "_takes_small_pairs", lambda self: False)
         return model.fit(*args)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,12 @@ from sklearn.base import clone
 
 from dsgd.comm.frames import AbortFlag
 from dsgd.errors import AbortedError, InvalidDataError
-from dsgd.runtime import run_on_threads
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.svm import SVC, NuSVC
 from dsgd.svm.distributed import dealing
 from dsgd.svm.distributed.dealing import Dealer, deal
-from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
+from dsgd.svm.distributed.kernel import fit_on_rank
+from svm_gangs import blocks_of, fit_on_ranks
 
 FITTED = ("support_", "dual_coef_", "intercept_", "support_vectors_", "n_support_", "n_iter_", "probA_", "probB_")
 
@@ -40,16 +40,7 @@ def rows(*, sparse: bool = False, n: int = 360, k: int = 5) -> tuple[Any, np.nda
 def fit_on(model: Any, X: Any, y: Any, weights: Any, n_ranks: int, program: Any = fit_on_rank) -> tuple[Any, Any]:
     """Return a model fitted on threads, each with every n-th block of the rows, and the gang's ledger."""
     model = clone(model)
-    model._check_parameters()
-    model._check_probability()
-    model.classes_, model.n_features_in_ = np.unique(y), X.shape[1]
-    packer = RowPacker(model.classes_, X.shape[1], "float64", sparse=sp.issparse(X))
-    ends = np.linspace(0, len(y), 3 * n_ranks + 1).astype(int)
-    blocks = [(X[a:b], y[a:b], None if weights is None else weights[a:b], a) for a, b in pairwise(ends)]
-    data = [packer(blocks[number::n_ranks], number) for number in range(n_ranks)]
-    gang = run_on_threads(program, data, (model,), timeout_s=20.0)
-    model.__dict__.update(gang.value)
-    return model, gang.ledger
+    return model, fit_on_ranks(model, X, blocks_of(X, y, weights, n_ranks), np.unique(y), program)
 
 
 def is_dealt(ledger: Any) -> bool:

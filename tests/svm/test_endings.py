@@ -16,6 +16,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dsgd.svm.estimators.kernel_base as base_module
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, Elimination, NuSVC, NuSVR, OneClassSVM
+from dsgd.svm.estimators.pairs import PairTrainer
 from dsgd.svm.kernel_solver import growth
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
@@ -239,19 +240,19 @@ def test_a_refinement_that_ends_on_its_way_claims_nothing(monkeypatch):
     X, y = make_classification(
         300, 10, n_informative=6, n_clusters_per_class=3, flip_y=0.05, random_state=np.random.RandomState(0)
     )
-    solve_pair, cut_off = NuSVC._solve_pair, []
+    solve_pair, cut_off = PairTrainer._solve, []
 
     def hastily(self, dual, run):
         def stopped(dual, tol, max_iter):
             found = run(dual, tol, max_iter)
-            if tol == self.tol:
+            if tol == self.model.tol:
                 return found
             cut_off.append(tol)
-            return replace(found, gap=2 * self.tol, converged=False)
+            return replace(found, gap=2 * self.model.tol, converged=False)
 
         return solve_pair(self, dual, stopped)
 
-    monkeypatch.setattr(NuSVC, "_solve_pair", hastily)
+    monkeypatch.setattr(PairTrainer, "_solve", hastily)
     model = NuSVC(nu=0.1, gamma=0.02, tol=0.1).fit(X, y)
     assert cut_off
     assert model.gap_ < 0.1

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from dsgd.runtime import run_on_threads
 from dsgd.svm import SVC, SVR
-from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 from dsgd.svm.kernels import products
+from svm_gangs import blocks_between, fit_on_ranks
 
 
 @cache
@@ -42,13 +40,7 @@ def test_a_rank_without_rows_takes_part(machine, n, shares, sparse, n_jobs, monk
     rows, y = problem(n, sparse)
     classes = np.unique(y) if machine is SVC else None
     model = machine(C=10.0, gamma=1.0, cache_size=0.01, n_jobs=n_jobs)
-    model._check_parameters()
-    if classes is not None:
-        model.classes_ = model._check_classes(classes)
-    model.n_features_in_ = 3
-    packer = RowPacker(classes, 3, "float64", sparse=sparse)
     ends = [0, *np.ceil(np.cumsum(shares) * n).astype(int).tolist()]
-    data = [packer([(rows[a:b], y[a:b], None, a)], k) for k, (a, b) in enumerate(pairwise(ends))]
-    model.__dict__.update(run_on_threads(fit_on_rank, data, (model,), timeout_s=30.0).value)
+    fit_on_ranks(model, rows, [[block] for block in blocks_between(ends, rows, y, None)], classes)
     assert model.converged_
     assert model.dual_objective_ == pytest.approx(objective_of_one(machine, n, sparse), rel=1e-3)

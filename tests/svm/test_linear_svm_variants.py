@@ -103,7 +103,8 @@ def test_l1_over_columns_equals_over_a_matrix(monkeypatch):
     columns = make_l1_columns(rows, penalizes_intercept=True)
     values = []
     for most in (0, 10_000):
-        monkeypatch.setattr("dsgd.linear_model.sparse_newton._MOST_GRAM_COLUMNS", most)
+        for name in ("_MOST_GRAM_COLUMNS", "_MOST_OF_JUMPS"):
+            monkeypatch.setattr(f"dsgd.linear_model.sparse_newton.{name}", most)
         found = solve_l1(problem, columns, tol=1e-8, max_iter=1000)
         assert found.converged
         values.append(found.primal)

@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.model_selection import SVMSearchCV, svm_search
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM, svm_path
+from dsgd.svm.estimators.pairs import PairTrainer
 from dsgd.svm.kernel_solver.problem import Counts, conclude
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.rows import distribute
@@ -205,7 +206,7 @@ def test_many_classes_take_the_memory_of_their_support_vectors(monkeypatch):
         alpha[0, [0, -1]] = 1.0
         return conclude(dual, kernel, alpha, np.zeros(len(rows)), tol=9.0, counts=Counts(n_iter=1, n_rounds=1))
 
-    monkeypatch.setattr(SVC, "_solve_pair", solve_pair)
+    monkeypatch.setattr(PairTrainer, "_solve", solve_pair)
     X, y = np.arange(float(n))[:, None], np.arange(n) % k
     tracemalloc.start()
     SVC(gamma=1.0, n_jobs=1).fit(X[:100], y[:100])

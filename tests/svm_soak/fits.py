@@ -15,12 +15,9 @@ from sklearn import svm as plain
 from sklearn.exceptions import ConvergenceWarning
 
 import dsgd.svm
-from dsgd.runtime import run_on_threads
-from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 from dsgd.svm.kernel_solver import block
+from svm_gangs import blocks_between, fit_on_ranks
 from svm_soak.problems import Problem
-
-_RANKS_S = 30.0
 
 
 @dataclass
@@ -100,24 +97,9 @@ def _fit_on_ranks(model: Any, problem: Problem) -> Any:
     """Fit as ranks of a gang do, each of which has a part of the rows; some have few or none."""
     keeps_type = problem.X.dtype == np.float32 and problem.kernel != "callable"
     X = problem.X if keeps_type else problem.X.astype(np.float64)
-    n, is_classifier = X.shape[0], problem.estimator in {"SVC", "NuSVC"}
-    model._check_parameters()
-    classes = None
-    if is_classifier:
-        classes = np.unique(problem.y)
-        model.classes_ = model._check_classes(classes)
-    model.n_features_in_ = X.shape[1]
-    rng = np.random.default_rng((problem.seed, problem.number, 1))
-    ends = np.sort(rng.integers(0, n + 1, problem.n_ranks - 1))
-    starts = [0, *ends.tolist(), n]
-    packer = RowPacker(classes, X.shape[1], str(X.dtype), sparse=not isinstance(X, np.ndarray))
-    data = []
-    for number in range(problem.n_ranks):
-        part = slice(starts[number], starts[number + 1])
-        y = None if problem.y is None else problem.y[part]
-        weights = None if problem.weights is None else problem.weights[part]
-        data.append(packer([(X[part], y, weights, starts[number])], number))
-    found = run_on_threads(fit_on_rank, data, (model,), timeout_s=_RANKS_S).value
-    model.__dict__.update(found)
+    n, rng = X.shape[0], np.random.default_rng((problem.seed, problem.number, 1))
+    ends = [0, *np.sort(rng.integers(0, n + 1, problem.n_ranks - 1)).tolist(), n]
+    blocks = [[block] for block in blocks_between(ends, X, problem.y, problem.weights)]
+    fit_on_ranks(model, X, blocks, np.unique(problem.y) if problem.estimator in {"SVC", "NuSVC"} else None)
     model._warn_if_open(int(np.sum(model.n_iter_)))
     return model
