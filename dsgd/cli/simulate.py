@@ -122,9 +122,7 @@ def _report(estimator: Any, X: Any, y: Any) -> dict[str, float]:
 
 
 def _show(fitted: Mapping[tuple[str, str], Any], reports: list[dict[str, Any]], title: str) -> None:
-    from rich.console import Console
-
-    from dsgd.report import Table, byte_text, seconds_text
+    from dsgd.report import Table, byte_text, seconds_text, show_tables
 
     shares = [phase for phase in PHASES if phase != "encode"]
     columns = ("network", "strategy", "time", *shares, "sent", "messages", "control sent", "training loss", "score")
@@ -145,9 +143,7 @@ def _show(fitted: Mapping[tuple[str, str], Any], reports: list[dict[str, Any]], 
             ]
         )
     note = "Time: of the whole fit; shares: of the time of all ranks. Sent: by all ranks together, for the algorithm."
-    # Into a file or a pipe the table is written as wide as it is, not folded to 80 columns.
-    console = Console(highlight=False) if Console().is_terminal else Console(highlight=False, width=170)
-    console.print(Table(title, columns, rows, note, n_text=2).renderable())
+    console = show_tables([Table(title, columns, rows, note, n_text=2)])
     if len(fitted) == 1:
         (estimator,) = fitted.values()
         console.print(estimator.ledger_.summary(), markup=False, soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -94,12 +93,9 @@ def show(page: Page, tables: Sequence[Table], path: Path) -> None:
     path : pathlib.Path
         Where it was written.
     """
-    from rich.console import Console
+    from dsgd.report import show_tables
 
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 170)
-    for table in tables:
-        console.print(table.renderable())
+    console = show_tables(tables)
     console.print(page.answer, markup=False)
     for doubt in page.doubts:
         console.print(f"Note: {doubt}", markup=False)

@@ -29,6 +29,7 @@ from dsgd.report import (
     check_extras,
     figure_text,
     seconds_text,
+    show_tables,
 )
 from dsgd.report.figures import texts_at
 from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
@@ -391,9 +392,6 @@ def _front(gang: StrategyGang, excess: float) -> Panel:
     return Panel(title, x_axis, Axis("sent by all ranks", "log", "B", low=low_bytes), marks)
 
 
-_WIDTH: Final = 170
-
-
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """What `dsgd.compare` has measured.
@@ -449,13 +447,8 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return the tables and the answer as text."""
-        from rich.console import Console
-
         text = io.StringIO()
-        console = Console(file=text, width=_WIDTH, highlight=False)
-        for table in self._tables():
-            console.print(table.renderable())
-        console.print(self.answer, markup=False)
+        show_tables(self._tables(), text).print(self.answer, markup=False)
         lines = text.getvalue().splitlines()
         return "\n".join(line.rstrip() for line in lines)
 
