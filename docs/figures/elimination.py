@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from dsgd.report.png import draw
-from dsgd.study.elimination_cells import summarise
-from dsgd.study.elimination_report import elimination_figures
+from dsgd.study.elimination_report import elimination_figures, summarise
 from dsgd.study.frame.rows import Row, read_rows
 
 HERE = Path(__file__).parent

@@ -1,7 +1,7 @@
 """The study of elimination: what sample elimination saves in a kernel SVM, and what it costs.
 
 Every repetition begins with another method, so that methods take turns and change places. More ranks are predicted from
-the counts of a fit on one (`dsgd.study.elimination_cells`), thousands phase by phase (`dsgd.study.svm_rounds`).
+the counts of a fit on one (`dsgd.study.elimination_report`), thousands phase by phase (`dsgd.study.svm_rounds`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError, InvalidParameterError
-from dsgd.study.elimination_cells import BLOCK, PRESETS, REFERENCE, SOLVERS, check_elimination_claims, summarise
 from dsgd.study.elimination_report import (
-    Gains,
+    BLOCK,
+    PRESETS,
+    REFERENCE,
+    SOLVERS,
+    check_elimination_claims,
+    elimination_answer,
     elimination_figures,
     elimination_table,
     overview_table,
     problems_table,
     ranks_table,
+    summarise,
 )
 from dsgd.study.frame.data import MissingData, place
-from dsgd.study.frame.report import tally
 from dsgd.study.frame.rows import Row, Run, picked
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES
@@ -292,7 +296,8 @@ def _short(value: float) -> float:
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     summary = summarise(rows)
-    claims, gains = check_elimination_claims(summary), Gains.of(summary)
+    claims = check_elimination_claims(summary)
+    answer, highlights = elimination_answer(summary, claims)
     problems, caches = summary.problems(), summary.caches()
     overviews = [overview_table(summary, cache) for cache in caches]
     tables = [elimination_table(summary, problem, cache) for problem in problems for cache in caches]
@@ -307,9 +312,9 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     threads = "all threads" if study.n_threads is None else f"{study.n_threads} thread{'s' * (study.n_threads > 1)}"
     once = "Every run was made once: seconds vary from run to run by tens of per cent, counts do not."
     return {
-        "answer": gains.answer(claims),
+        "answer": answer,
         "ran": [("Grid", grid), ("Solver", f"tol {study.tol:g}, kernel exp(-gamma ||x - z||²), {threads}")],
-        "highlights": [*gains.highlights(), (tally(claims), "claims hold here")],
+        "highlights": highlights,
         "doubts": [] if max(row["repeat"] for row in rows) else [once],
         "data": [problems_table(summary)],
         "claims": claims,

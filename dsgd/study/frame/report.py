@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
-from dsgd.report import Claim, Line, Table, load_doubts, origin_doubts, ran, series
+from dsgd.report import (
+    Claim,
+    Line,
+    Table,
+    byte_text,
+    figure_text,
+    load_doubts,
+    origin_doubts,
+    ran,
+    seconds_text,
+    series,
+)
 from dsgd.study.frame.data import missing_runs
-from dsgd.study.frame.rows import Row, Stat, cells_of
+from dsgd.study.frame.rows import Cell, Row, Stat, cells_of
 
 _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
     "data": lambda row: row["dataset"],
@@ -78,6 +91,78 @@ def joined(values: Iterable[object]) -> str:
 def time_text(seconds: float) -> str:
     """Return seconds from one second on, and milliseconds below."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+#: How values are written, besides the forms of `format` and templates such as ``{:g}x``.
+_FORMS: Final[Mapping[str, Callable[[float], str]]] = {"3": figure_text, "B": byte_text, "s": seconds_text}
+
+
+def _say(item: Any, spec: str) -> str:
+    """Return what a column says of an item; see `table`."""
+    name, _, form = spec.partition(":")
+    name, _, factor = name.partition("*")
+    if isinstance(item, Mapping):
+        value = item.get(name)
+    elif isinstance(item, Cell) and form and not hasattr(type(item), name):
+        value = None if (stat := item.stat(name)) is None else stat.median
+    else:
+        value = attrgetter(name)(item)
+    if value is None:
+        return "-"
+    value = value * float(factor) if factor else value
+    return _FORMS[form](value) if form in _FORMS else form.format(value) if "{" in form else format(value, form)
+
+
+def table(
+    title: str, items: Iterable[Any], columns: str, note: str = "", n_text: int = 1, **own: Callable[[Any], str]
+) -> Table:
+    """Return a table of cells, rows or records, a row for each.
+
+    Parameters
+    ----------
+    title, note, n_text
+        See `dsgd.report.Table`.
+    items : iterable
+        What it is of.
+    columns : str
+        ``heading = name:form`` with bars between. Of cells it is the median of a column, or without a form what all
+        rows agree in; of records an attribute. Forms are those of `format`, templates, ``3`` (three digits), ``B``
+        (bytes) and ``s`` (seconds); ``name*1e3`` is a thousand times the value.
+    **own : callable
+        What columns say whose name is one of these.
+    """
+    heads = [(head.strip(), name.strip()) for head, _, name in (one.partition("=") for one in columns.split("|"))]
+    says = [own.get(name) or partial(_say, spec=name) for _, name in heads]
+    return Table(title, [head for head, _ in heads], [[say(item) for say in says] for item in items], note, n_text)
+
+
+def lines_of(
+    groups: Mapping[str, Sequence[Any]], x: Callable[[Any], Any] | str, y: Callable[[Any], Any] | str,
+    looks: Mapping[str, Mapping[str, Any]] | None = None, **style: Any,
+) -> list[Line]:  # fmt: skip
+    """Return a line for each group of cells that has points, by its name.
+
+    Parameters
+    ----------
+    groups : mapping of str to sequence
+        The cells of each line.
+    x, y : callable or str
+        The coordinates of a cell, or of what an attribute names; of the column y its median and range. None is no
+        point.
+    looks : mapping, optional
+        How some lines look that do not look like the others.
+    **style
+        See `dsgd.report.Line`.
+    """
+    of_x = attrgetter(x) if isinstance(x, str) else x
+    of_y = (lambda cell: cell.stat(y)) if isinstance(y, str) else y
+    found = []
+    for number, (name, cells) in enumerate(groups.items()):
+        points = [(of_x(cell), at) for cell in cells if (at := of_y(cell)) is not None]
+        if points:
+            at_x, at_y = zip(*points, strict=True)
+            found.append(line_of(name, at_x, at_y, number, **style | dict((looks or {}).get(name, {}))))
+    return found
 
 
 def line_of(label: str, x: Sequence[float], y: Sequence[float | Stat], number: int = 0, **style: Any) -> Line:
