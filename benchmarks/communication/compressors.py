@@ -14,7 +14,6 @@ with ``"auto"``, all ranks together, and the test accuracies.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,9 +24,7 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns
+from benchmarks.common.measuring import Options, Rows, in_turns, table
 from dsgd import SGDClassifier
 from dsgd.compress import (
     DGC,
@@ -189,13 +186,14 @@ def auto(rows: Rows) -> None:
             rows.add(method=name, ranks=ranks, whole_bytes=sent[0], auto_bytes=sent[1], scores=scores)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--n", type=int, default=4_000_000, help="entries of the vector that is compressed")
-    parser.add_argument("--select", type=int, default=25_000_000, help="entries to select from")
-    parser.add_argument("--auto", action="store_true", help="count bytes of training on wide sparse rows")
+OPTIONS = {
+    "--n": {"type": int, "default": 4_000_000, "help": "entries of the vector that is compressed"},
+    "--select": {"type": int, "default": 25_000_000, "help": "entries to select from"},
+    "--auto": {"action": "store_true", "help": "count bytes of training on wide sparse rows"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.n, options.select = 400_000, 2_500_000
     torch.set_num_threads(1)

@@ -9,7 +9,6 @@ takes is shown apart.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from typing import Any
 
@@ -17,10 +16,7 @@ import dask.array as da
 import numpy as np
 
 import dsgd
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, table, timed, workers
 from dsgd import SGDClassifier
 
 PAGE = "cluster"
@@ -31,7 +27,7 @@ REPEATS = (25, 5)
 SHAPES = ((2_000, 20), (100_000, 20))
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Fit in turns: plain and detached."""
     heads = ("rows", "where", "plain, s:.3f", "detached, s:.3f", "more, s:.3f", "submit alone, s:.3f")
     with workers(2) as client, table("five epochs, two workers", *heads) as line:

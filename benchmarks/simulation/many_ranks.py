@@ -9,15 +9,12 @@ ten thousand ranks are predicted for several strategies and compressors.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, table, timed
 from dsgd import SGDClassifier
 from dsgd.compress import ErrorFeedback, GTopK, PowerSGD, TernGrad, TopK
 from dsgd.sim import SimulatedCluster, predict
@@ -96,6 +93,6 @@ def predicted(rows: Rows) -> None:
             )
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     simulated(SIZES[:1] if options.quick else SIZES, rows)
     predicted(rows)

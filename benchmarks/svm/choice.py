@@ -10,7 +10,6 @@ took longer than a third of ``--limit`` seconds, because the next would take lon
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +19,7 @@ from sklearn import svm as plain
 from sklearn.datasets import make_classification
 from sklearn.linear_model import SGDClassifier as PlainSGD
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, table, timed
 from dsgd import SGDClassifier
 from dsgd.datasets import load
 from dsgd.svm import SVC, LinearSVC
@@ -67,13 +64,14 @@ def generated() -> tuple[str, Any, Any, Any, Any]:
     return "generated", X[:-TEST_ROWS], y[:-TEST_ROWS], X[-TEST_ROWS:], y[-TEST_ROWS:]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cost", type=float, default=10.0, help="C")
-    parser.add_argument("--limit", type=float, default=30.0, help="longest fit, in seconds, as a guess")
-    parser.add_argument("--generated", action="store_true", help="the generated set")
+OPTIONS = {
+    "--cost": {"type": float, "default": 10.0, "help": "C"},
+    "--limit": {"type": float, "default": 30.0, "help": "longest fit, in seconds, as a guess"},
+    "--generated": {"action": "store_true", "help": "the generated set"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     name, X, y, X_test, y_test = generated() if options.generated or options.quick else forest()
     alive = dict.fromkeys(options.only, 0.0)
     for method in alive:  # load compiled kernels

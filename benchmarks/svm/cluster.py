@@ -14,7 +14,6 @@ divided.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import statistics
@@ -27,10 +26,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed, waiting_share
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, timed, waiting_share, workers
 from benchmarks.svm.peers import generated
 from dsgd.study.svm_problems import PROBLEMS, Problem
 from dsgd.study.svm_rounds import RunSettings, observe
@@ -230,15 +226,16 @@ def share_phases(problem: Problem, repeats: int, rows: Rows) -> None:
             line(n_ranks, run.seconds, *(run.phases[phase] / run.seconds for phase in PHASES))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=60_000, help="rows of the comparison of ranks")
-    parser.add_argument("--pairwise-rows", type=int, default=4_000, help="rows of the comparison of solvers")
-    parser.add_argument("--class-rows", type=int, default=15_000, help="rows of the set of many classes")
-    parser.add_argument("--problem", choices=PROBLEMS, default="a9a", help="set of the shares of phases")
-    parser.add_argument("--classes", type=int, default=26, help="its classes")
+OPTIONS = {
+    "--rows": {"type": int, "default": 60_000, "help": "rows of the comparison of ranks"},
+    "--pairwise-rows": {"type": int, "default": 4_000, "help": "rows of the comparison of solvers"},
+    "--class-rows": {"type": int, "default": 15_000, "help": "rows of the set of many classes"},
+    "--problem": {"choices": PROBLEMS, "default": "a9a", "help": "set of the shares of phases"},
+    "--classes": {"type": int, "default": 26, "help": "its classes"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if (os.cpu_count() or 1) < 2:
         print("one core only: two ranks cannot be faster here")
     if options.quick:

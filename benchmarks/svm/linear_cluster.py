@@ -8,17 +8,13 @@ optimum, less one, and the optimum is the largest lower bound of all fits.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from distributed import Client
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, table, workers
 from benchmarks.svm import linear_peers
 from dsgd.svm import LinearSVC
 
@@ -109,13 +105,14 @@ def compare(
             )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--loss", choices=list(METHODS), help="one loss only")
-    parser.add_argument("--solvers", nargs="+", help="these alone")
-    parser.add_argument("--rounds", type=int, default=100, help="most rounds of CoCoA+ alone")
+OPTIONS = {
+    "--loss": {"choices": list(METHODS), "help": "one loss only"},
+    "--solvers": {"nargs": "+", "help": "these alone"},
+    "--rounds": {"type": int, "default": 100, "help": "most rounds of CoCoA+ alone"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore")  # CoCoA+ alone is stopped on purpose
     for name, X, y, C in linear_peers.data_sets(options.quick, options.only):
         for loss in METHODS if options.loss is None else (options.loss,):

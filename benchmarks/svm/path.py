@@ -11,17 +11,14 @@ sets are read from the folder DSGD_DATA names.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, table, timed
 from benchmarks.common.suite import where_found
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
 from benchmarks.svm.peers import generated, real
 from dsgd.svm import SVC, screen, svm_path
 
@@ -119,13 +116,14 @@ def certify(name: str, limit: int | None, rows: Rows) -> None:
             line(f"{cost:g}", *shares, *after.values())
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--grid", nargs="+", choices=list(GRIDS), help="only these grids", metavar="GRID")
-    parser.add_argument("--cache-mb", type=float, default=400.0)
-    parser.add_argument("--rows", type=int, help="only so many rows")
+OPTIONS = {
+    "--grid": {"nargs": "+", "choices": list(GRIDS), "help": "only these grids", "metavar": "GRID"},
+    "--cache-mb": {"type": float, "default": 400.0},
+    "--rows": {"type": int, "help": "only so many rows"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     limit = 2000 if options.quick else options.rows
     for name in options.only:
         with where_found(name):

@@ -12,9 +12,9 @@ whole table takes eleven minutes.
 
 from __future__ import annotations
 
-import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,8 @@ from sklearn import svm as plain
 from sklearn.datasets import load_digits, make_classification
 from sklearn.metrics.pairwise import rbf_kernel
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, Timing, median_s, table, timed
 from benchmarks.common.suite import where_found
-from benchmarks.common.table import table
-from benchmarks.common.timing import Timing, median_s, timed
-from benchmarks.svm.parity import pairs
 from dsgd.datasets import load
 from dsgd.svm import SVC, LinearSVC
 
@@ -86,13 +83,27 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], float]] = {
 }
 
 
-def peers(name: str) -> dict[str, Callable[[float], Any]]:
+def pairs(model: Any, y: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield rows, signs and variables of each pair of classes."""
+    coef = model.dual_coef_.toarray() if sp.issparse(model.dual_coef_) else model.dual_coef_
+    labels = y[model.support_]
+    for a, b in combinations(range(len(model.classes_)), 2):
+        rows = np.flatnonzero((y == model.classes_[a]) | (y == model.classes_[b]))
+        alpha = np.zeros(len(y))
+        for mine, other in ((a, b - 1), (b, a)):
+            of = labels == model.classes_[mine]
+            alpha[model.support_[of]] = np.abs(coef[other, of])
+        yield rows, np.where(y[rows] == model.classes_[a], 1.0, -1.0), alpha[rows]
+
+
+def peers(name: str, presets: list[str]) -> dict[str, Callable[[float], Any]]:
     """Return what makes each solver for a cost C."""
     if is_linear(name):
         return {"dsgd": lambda C: LinearSVC(C=C), "scikit-learn": lambda C: plain.LinearSVC(C=C)}
     makers: dict[str, Callable[[float], Any]] = {
         "dsgd": lambda C: SVC(C=C, cache_size=CACHE_MB),
         "dsgd, no elimination": lambda C: SVC(C=C, cache_size=CACHE_MB, elimination="none"),
+        **{f"dsgd, {p}": lambda C, p=p: SVC(C=C, cache_size=CACHE_MB, elimination=p) for p in presets},
         "scikit-learn": lambda C: plain.SVC(C=C, cache_size=CACHE_MB),
     }
     try:
@@ -188,12 +199,13 @@ def compare(
         line(name, X.shape[0], key, *times, gap, None if computed is None else computed / 1e9, apart)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--solver", action="append", help="only this solver, besides dsgd; can be repeated")
-    parser.add_argument("--once", action="append", default=[], help="fit this solver once only; can be repeated")
+OPTIONS = {
+    "--solver": {"action": "append", "help": "only this solver, besides dsgd; can be repeated"},
+    "--once": {"action": "append", "default": [], "help": "fit this solver once only; can be repeated"},
+}
 
 
-def run(arguments: argparse.Namespace, rows: Rows) -> None:
+def run(arguments: Options, rows: Rows) -> None:
     only = ["dsgd", *arguments.solver] if arguments.solver else []
     times = ("seconds:.2f", "of ours:.2f", "processor s:.2f", "of our processor s:.2f")
     heads = ("solver", *times, "gap:.1e", "1e9 kernel values:.2f", "objective:.0e")

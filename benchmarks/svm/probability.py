@@ -9,7 +9,6 @@ classes), the logarithmic loss, and the median of the seconds of ``fit``. "plain
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +20,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
 from sklearn.metrics import log_loss
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, table
 from dsgd.svm import SVC, LinearSVC
 
 PAGE = "svm"
@@ -59,7 +56,7 @@ def brier(p: Any, y: Any) -> float:
     return float(np.square(p - np.eye(p.shape[1])[y]).sum(axis=1).mean())
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     n = 600 if options.quick else TRAIN_ROWS
     for k in (2, 5):
         X, y = make_classification(

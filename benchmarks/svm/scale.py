@@ -11,16 +11,13 @@ the same with blocks of other sizes.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, workers
 from dsgd.collectives.cost import Link
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import (
@@ -154,15 +151,16 @@ def blocks(n: int, costs: Costs, rows: Rows) -> None:
                     rows.add(case="blocks", n=n_rows, network=network, ranks=n_ranks, seconds=seconds)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="ranks of the runs that are measured")
+OPTIONS = {
+    "--ranks": {"type": int, "nargs": "+", "default": [1, 2, 4], "help": "ranks of the runs that are measured"},
+}
 
 
 def is_of(run: MeasuredRun, sets: Sequence[tuple[str, int]]) -> bool:
     return (run.settings.problem.name, run.settings.problem.rows) in sets
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     cores, shrink = os.cpu_count() or 1, 1000
     if options.quick:
         options.ranks, shrink = [1, 2], 125

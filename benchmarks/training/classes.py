@@ -9,7 +9,6 @@ objective is that of softmax. Accuracy is on other rows, after as many epochs (`
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import warnings
 from collections.abc import Callable
@@ -21,9 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model import SGDClassifier as Plain
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, timed
+from benchmarks.common.measuring import Options, Rows, in_turns, table, timed
 from dsgd import SGDClassifier
 
 PAGE = "estimators"
@@ -65,7 +62,7 @@ def methods(n_rows: int) -> dict[str, Callable[[int], Any]]:
     }
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     n = 10_000 if options.quick else 100_000
     for case, make in {"dense": dense_rows, "sparse": sparse_rows}.items():

@@ -12,15 +12,13 @@ seconds.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from itertools import product
 from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
+from benchmarks.common.measuring import Options, Rows, table
 from benchmarks.training.accuracy import split
 from dsgd import SGDClassifier
 from dsgd.sim import NETWORKS, Compute, HeavyTail, Link, SimulatedCluster
@@ -53,7 +51,7 @@ def cases() -> dict[str, dict[str, Any]]:
     }
 
 
-def run(arguments: argparse.Namespace, rows: Rows) -> None:
+def run(arguments: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     X, y, X_test, y_test = split("ijcnn1")
     if arguments.quick:

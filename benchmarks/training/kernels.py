@@ -14,7 +14,6 @@ The share of memory bandwidth is the bytes an epoch must read over its seconds, 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -26,9 +25,7 @@ import scipy.sparse
 from numba import njit
 from sklearn.linear_model import SGDClassifier
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, timed
+from benchmarks.common.measuring import Options, Rows, in_turns, table, timed
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.local.objective import n_params
 
@@ -171,12 +168,13 @@ def measure(case: str, X, y, loss: str, repeats: int, with_vw: bool) -> list[dic
     ]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-vw", action="store_true", help="leave Vowpal Wabbit out")
-    parser.add_argument("--loss", default="hinge", choices=["hinge", "log_loss"])
+OPTIONS = {
+    "--no-vw": {"action": "store_true", "help": "leave Vowpal Wabbit out"},
+    "--loss": {"default": "hinge", "choices": ["hinge", "log_loss"]},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     share = 10 if options.quick else 1
     cases = {
         "dense 22": lambda: dense_rows(200_000 // share, 22, 0),

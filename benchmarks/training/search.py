@@ -15,7 +15,6 @@ Memory is the peak above what the process had before, over that of one fit of ou
 
 from __future__ import annotations
 
-import argparse
 import os
 import warnings
 from typing import Any
@@ -25,9 +24,7 @@ from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier as Peer
 from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold, StratifiedShuffleSplit
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, table, timed
 from benchmarks.training.whole_fit import forget_peak, memory
 from dsgd import SGDClassifier
 from dsgd.model_selection import SGDSearchCV
@@ -40,15 +37,15 @@ N_FOLDS, EVERY = 5, 7
 N_MODELS = N_FOLDS * len(ParameterGrid(GRID))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what this benchmark asks."""
-    parser.add_argument("--rows", type=int, help="rows; by default 500,000, with --quick 20,000")
-    parser.add_argument("--features", type=int, default=100, help="features (default: %(default)s)")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64", help="of the rows")
-    parser.add_argument("--whole", action="store_true", help="run all fits of the peers, and no sample")
+OPTIONS = {
+    "--rows": {"type": int, "help": "rows; by default 500,000, with --quick 20,000"},
+    "--features": {"type": int, "default": 100, "help": "features (default: %(default)s)"},
+    "--dtype": {"choices": ("float32", "float64"), "default": "float64", "help": "of the rows"},
+    "--whole": {"action": "store_true", "help": "run all fits of the peers, and no sample"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Measure all ways, one after the other."""
     warnings.simplefilter("ignore")
     n, d = options.rows or (20_000 if options.quick else 500_000), options.features

@@ -9,7 +9,6 @@ compiles and loads; the ratio is the median over turns of ours by theirs in the 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import warnings
 from collections.abc import Callable
@@ -21,9 +20,7 @@ from sklearn import svm as plain_svm
 from sklearn.base import is_classifier
 
 import dsgd
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, ratio
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, ratio, table
 from dsgd import linear_model, svm
 
 PAGE = "performance"
@@ -92,7 +89,7 @@ def actions(model: Any, X: Any, y: Any) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore")  # of limits that both reach
     found: list[float] = []
     heads = "estimator", "rows x columns, classes", "what", "ms:.3f", "scikit-learn's ms:.3f", "ratio:.2f"

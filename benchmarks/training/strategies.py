@@ -13,7 +13,6 @@ are those of simulated ranks, the same on every machine, and the part of it whos
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,10 +22,7 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, timed, workers
 from benchmarks.training.accuracy import split
 from dsgd import SGDClassifier
 from dsgd.local import Adagrad, Adam, Momentum
@@ -127,19 +123,16 @@ def train(
     return failed
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ranks", type=int, nargs="*", default=[2, 4], help="of each gang; none for simulated ranks alone"
-    )
-    parser.add_argument("--workers", action="store_true", help="worker processes in the place of threads")
-    parser.add_argument(
-        "--simulated", type=int, nargs="*", default=[], metavar="RANKS", help="ranks on a virtual clock"
-    )
-    parser.add_argument("--network", default="10GbE", help="of simulated ranks")
-    parser.add_argument("--sets", nargs="+", choices=["ijcnn1", "a9a", "w8a"], default=["ijcnn1", "a9a"])
+OPTIONS = {
+    "--ranks": {"type": int, "nargs": "*", "default": [2, 4], "help": "of each gang; none for simulated ranks alone"},
+    "--workers": {"action": "store_true", "help": "worker processes in the place of threads"},
+    "--simulated": {"type": int, "nargs": "*", "default": [], "metavar": "RANKS", "help": "ranks on a virtual clock"},
+    "--network": {"default": "10GbE", "help": "of simulated ranks"},
+    "--sets": {"nargs": "+", "choices": ["ijcnn1", "a9a", "w8a"], "default": ["ijcnn1", "a9a"]},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.ranks, options.sets = [2], ["ijcnn1"]
     warnings.simplefilter("ignore", ConvergenceWarning)

@@ -147,11 +147,6 @@ FIGURES: Final = (
     Drawn(
         "svm_choice", ["_static/svm-choice.png"], "python -m benchmarks run choice --out docs/figures/svm_choice.jsonl"
     ),
-    Drawn(
-        "transports",
-        ["_static/transports.png"],
-        "python -m benchmarks run transports --out docs/figures/transports.jsonl",
-    ),
 )
 #: Pictures of what programs show; no rows are behind them. The architecture has a test of its own.
 TAKEN: Final = {
