@@ -78,7 +78,7 @@ def measure(options: Options, data: Any) -> dict[tuple[str, int], list[tuple[flo
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     n = options.workers
     with workers(n) as client:
-        placed = {name: place(client, d.X, d.y, n, "contiguous") for name, d in data.items()}
+        placed = {name: place(client, (d.X, d.y), n, "contiguous")[0] for name, d in data.items()}
         for turn, (name, blocks) in product(range(options.repeats), placed.items()):
             calibrated = timed(measure_costs, client)
             model, load = calibrated.value, workload_of(data[name].X)

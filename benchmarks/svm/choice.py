@@ -19,7 +19,7 @@ from sklearn import svm as plain
 from sklearn.datasets import make_classification
 from sklearn.linear_model import SGDClassifier as PlainSGD
 
-from benchmarks.common.measuring import Options, Rows, table, timed
+from benchmarks.common.measuring import Options, Rows, report, timed
 from dsgd import SGDClassifier
 from dsgd.datasets import load
 from dsgd.svm import SVC, LinearSVC
@@ -78,15 +78,15 @@ def run(options: Options, rows: Rows) -> None:
         fit(method, X[:500], y[:500], options.cost)
     commonest = float(max(np.mean(y_test == label) for label in np.unique(y_test)))
     facts = {"case": name, "d": X.shape[1], "C": options.cost, "test_rows": len(y_test), "commonest": commonest}
-    with table(f"{name}, C = {options.cost:g}", "method", "rows", "seconds:.3f", "test accuracy:.4f") as line:
+    columns = "method | rows = n | seconds:.3f | test accuracy = test_accuracy:.4f"
+    with report(rows, f"{name}, C = {options.cost:g}", columns, **facts) as add:
         for n in SIZES[:2] if options.quick else SIZES:
             n = min(n, len(y))
             for method in [method for method, last_s in alive.items() if last_s <= options.limit / 3]:
                 model, seconds = fit(method, X[:n], y[:n], options.cost)
                 alive[method] = seconds
                 accuracy = float(np.mean(model.predict(X_test) == y_test))
-                rows.add(method=method, n=n, seconds=seconds, test_accuracy=accuracy, **facts)
-                line(method, n, seconds, accuracy)
+                add(method=method, n=n, seconds=seconds, test_accuracy=accuracy)
 
 
 def fit(method: str, X: Any, y: Any, C: float) -> tuple[Any, float]:

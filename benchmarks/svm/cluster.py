@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from benchmarks.common.measuring import Options, Rows, table, timed, waiting_share, workers
+from benchmarks.common.measuring import Options, Rows, report, table, timed, waiting_share, workers
 from benchmarks.svm.peers import generated
 from dsgd.study.svm_problems import PROBLEMS, Problem
 from dsgd.study.svm_rounds import RunSettings, observe
@@ -112,20 +112,11 @@ def add(rows: Rows, case: str, fits: Sequence[Fit], n: int, **more: Any) -> dict
         "busiest_processor_seconds": statistics.median(each.busiest_s for each in fits),
     }
     rows.add(
-        case=case,
-        ranks=model.fit_report_["ranks"],
-        n=n,
-        d=model.n_features_in_,
-        solver=model.solver,
-        **medians,
-        all_seconds=[each.seconds for each in fits],
-        objective=model.dual_objective_,
-        gap=model.gap_,
-        n_iter=int(np.sum(model.n_iter_)),
-        kernel_evaluations=model.n_kernel_evaluations_,
-        **model.ledger_.totals(),
-        **more,
-    )
+        case=case, ranks=model.fit_report_["ranks"], n=n, d=model.n_features_in_, solver=model.solver, **medians,
+        all_seconds=[each.seconds for each in fits], objective=model.dual_objective_, gap=model.gap_,
+        n_iter=int(np.sum(model.n_iter_)), kernel_evaluations=model.n_kernel_evaluations_,
+        **model.ledger_.totals(), **more,
+    )  # fmt: skip
     return medians
 
 
@@ -207,23 +198,13 @@ def compare_pairs(n: int, n_classes: int, repeats: int, rows: Rows) -> None:
 def share_phases(problem: Problem, repeats: int, rows: Rows) -> None:
     """Print which share of the time of rank 0 each phase takes on one rank and on two."""
     settings = RunSettings(problem, "auto", cache_mb=CACHE_MB, repeats=repeats)
-    with (
-        workers(2) as client,
-        table(
-            f"{problem.name}, {problem.rows} rows", "ranks:d", "seconds:.2f", *(f"{phase}:.1%" for phase in PHASES)
-        ) as line,
-    ):
+    columns = " | ".join(["ranks:d", "seconds:.2f", *(f"{phase} = {phase}_share:.1%" for phase in PHASES)])
+    facts = {"case": "blocks", "problem": problem.name, "n": problem.rows}
+    with workers(2) as client, report(rows, f"{problem.name}, {problem.rows} rows", columns, **facts) as add_row:
         for n_ranks in (1, 2):
             run = observe(settings, n_ranks, client)
-            rows.add(
-                case="blocks",
-                problem=problem.name,
-                n=problem.rows,
-                ranks=n_ranks,
-                seconds=run.seconds,
-                phases=dict(run.phases),
-            )
-            line(n_ranks, run.seconds, *(run.phases[phase] / run.seconds for phase in PHASES))
+            shares = {f"{phase}_share": run.phases[phase] / run.seconds for phase in PHASES}
+            add_row(ranks=n_ranks, seconds=run.seconds, phases=dict(run.phases), **shares)
 
 
 OPTIONS = {

@@ -47,16 +47,9 @@ OPTIONS = {
 
 def run(options: Options, rows: Rows) -> None:
     """Measure all ways on each set, one after the other."""
-    with table(
-        "processor seconds of 120 models; the largest difference of a mean score to that of cold fits",
-        "set",
-        "SVMSearchCV:.1f",
-        "GridSearchCV:.1f",
-        "times:.1f",
-        "scikit-learn:.1f",
-        "times :.1f",
-        "apart:.4f",
-    ) as line:
+    title = "processor seconds of 120 models; the largest difference of a mean score to that of cold fits"
+    heads = ("SVMSearchCV:.1f", "GridSearchCV:.1f", "times:.1f", "scikit-learn:.1f", "times :.1f", "apart:.4f")
+    with table(title, "set", *heads) as line:
         for name in options.sets or (QUICK_SETS if options.quick else SETS):
             X, y = read(name)
             grid = {"C": COSTS, "gamma": [factor / (X.shape[1] * X.var()) for factor in FACTORS]}

@@ -85,24 +85,17 @@ def compare(
     with table(f"{name}, {loss}, C={C:g}", *heads) as line:
         for method, size, model, seconds in fits:
             show(line, method, model, seconds, optimum)
-            report = getattr(model, "fit_report_", {})
+            told = getattr(model, "fit_report_", {})
+            errors = [
+                {k: c[k] for k in ("stage", "exchanges", "bytes_sent", "seconds")}
+                | {"error": c["primal"] / optimum - 1.0}
+                for c in told.get("certificates", [])
+            ]
             rows.add(
-                data=name,
-                loss=loss,
-                C=C,
-                method=method,
-                workers=size,
-                seconds=seconds,
-                solver=model.solver_[0],
-                gap=model.gap_,
-                error=float(model.primal_objective_[0]) / optimum - 1.0,
-                totals=model.ledger_.totals() if report else None,
-                errors=[
-                    {k: c[k] for k in ("stage", "exchanges", "bytes_sent", "seconds")}
-                    | {"error": c["primal"] / optimum - 1.0}
-                    for c in report.get("certificates", [])
-                ],
-            )
+                data=name, loss=loss, C=C, method=method, workers=size, seconds=seconds, solver=model.solver_[0],
+                gap=model.gap_, error=float(model.primal_objective_[0]) / optimum - 1.0, errors=errors,
+                totals=model.ledger_.totals() if told else None,
+            )  # fmt: skip
 
 
 OPTIONS = {

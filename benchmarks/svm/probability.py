@@ -20,7 +20,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
 from sklearn.metrics import log_loss
 
-from benchmarks.common.measuring import Options, Rows, in_turns, median_s, table
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, report
 from dsgd.svm import SVC, LinearSVC
 
 PAGE = "svm"
@@ -64,14 +64,14 @@ def run(options: Options, rows: Rows) -> None:
         )
         fits = {name: partial(fit, name, X[:n], y[:n]) for name in options.only}
         turns = in_turns(fits, options.repeats, warm_up=1)
-        with table(f"{k} classes, {n} rows", "method", "Brier score:.4f", "log loss:.4f", "seconds:.3f") as line:
+        columns = "method | Brier score = brier:.4f | log loss = log_loss:.4f | seconds:.3f"
+        with report(rows, f"{k} classes, {n} rows", columns, n_classes=k, n=n) as add:
             for name, found in turns.items():
                 model, seconds, scores = found[-1].value, median_s(found), (np.nan, np.nan)
                 if hasattr(model, "predict_proba"):
                     p = model.predict_proba(X[n:])
                     scores = brier(p, y[n:]), float(log_loss(y[n:], p))
-                rows.add(method=name, n_classes=k, n=n, brier=scores[0], log_loss=scores[1], seconds=seconds)
-                line(name, *scores, seconds)
+                add(method=name, brier=scores[0], log_loss=scores[1], seconds=seconds)
 
 
 def fit(name: str, X: Any, y: Any) -> Any:

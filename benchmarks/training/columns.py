@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.measuring import Options, Rows, table
+from benchmarks.common.measuring import Options, Rows, report
 from benchmarks.common.suite import UnavailableError, child
 from benchmarks.training.whole_fit import forget_peak, memory
 
@@ -190,13 +190,13 @@ def run(options: Options, rows: Rows) -> None:
         write(Path(place), n_rows, n_values)
         if "vw" in options.only:
             write_vw(Path(place))
-        with table(f"{n_rows:,} rows, {EPOCHS} epochs", "way", "s:.1f", "peak MB:.0f", "accuracy:.3f") as line:
+        columns = "way = method | s = seconds:.1f | peak MB = peak_bytes*1e-6:.0f | accuracy:.3f"
+        facts = {"rows": n_rows, "values": n_values}
+        with report(rows, f"{n_rows:,} rows, {EPOCHS} epochs", columns, **facts) as add:
             for way in options.only:
                 command = child(__name__, [way, place])
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
                     print(f"{way}: {done.stderr.strip().splitlines()[-1]}")
                     continue
-                found = json.loads(done.stdout.strip().splitlines()[-1])
-                rows.add(method=way, rows=n_rows, values=n_values, **found)
-                line(way, found["seconds"], found["peak_bytes"] / 1e6, found["accuracy"])
+                add(method=way, **json.loads(done.stdout.strip().splitlines()[-1]))

@@ -24,7 +24,7 @@ from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier as Peer
 from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold, StratifiedShuffleSplit
 
-from benchmarks.common.measuring import Options, Rows, table, timed
+from benchmarks.common.measuring import Options, Rows, report, timed
 from benchmarks.training.whole_fit import forget_peak, memory
 from dsgd import SGDClassifier
 from dsgd.model_selection import SGDSearchCV
@@ -80,13 +80,13 @@ def run(options: Options, rows: Rows) -> None:
             row = {"way": name, "seconds": seconds / cores, "cpu_s": cpu_s, "memory": None}
             found.append({**row, "score": None, "best": "sample"})
     fits_s = next(row["cpu_s"] for row in found if row["way"] == "GridSearchCV, dsgd")
-    heads = "way", "s:.1f", "times:.1f", "cpu s:.1f", "fits:.1f", "memory:.2f", "score:.4f", "best"
-    with table(f"{n} x {d}, {options.dtype}", *heads) as line:
+    columns = "way | s = seconds:.1f | times:.1f | cpu s = cpu_s:.1f | fits:.1f | memory:.2f | score:.4f | best"
+    facts = {"rows": n, "features": d, "dtype": options.dtype, "whole": options.whole}
+    with report(rows, f"{n} x {d}, {options.dtype}", columns, **facts) as add:
         for row in found:
             times = row["seconds"] / found[0]["seconds"]
             fits = row["cpu_s"] / fits_s * N_MODELS if fits_s and row["cpu_s"] else None
-            line(row["way"], row["seconds"], times, row["cpu_s"], fits, row["memory"], row["score"], row["best"])
-            rows.add(rows=n, features=d, dtype=options.dtype, whole=options.whole, times=times, fits=fits, **row)
+            add(times=times, fits=fits, **row)
 
 
 def make_data(n: int, d: int, dtype: str) -> tuple[Any, Any]:

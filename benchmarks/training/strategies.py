@@ -22,7 +22,7 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.common.measuring import Options, Rows, table, timed, workers
+from benchmarks.common.measuring import Options, Rows, report, timed, workers
 from benchmarks.training.accuracy import split
 from dsgd import SGDClassifier
 from dsgd.local import Adagrad, Adam, Momentum
@@ -84,9 +84,7 @@ class Gang:
             yield {"n_jobs": self.size}
 
 
-def train(
-    cases: dict[str, dict[str, Any]], gang: Gang, datasets: list[str], rows: Rows, line: Callable[..., None]
-) -> int:
+def train(cases: dict[str, dict[str, Any]], gang: Gang, datasets: list[str], add: Callable[..., None]) -> int:
     """Train all cases on a gang; return how many do not pass."""
     sets = {data: split(data) for data in datasets}
     alone = {d: SGDClassifier(**OPTIONS).fit(X, y).score(X_test, y_test) for d, (X, y, X_test, y_test) in sets.items()}
@@ -102,24 +100,9 @@ def train(
                 totals, trained_s = model.ledger_.totals(), model.fit_report_["epochs"][-1]["seconds"]
                 passes = bool(score >= alone[data] - 0.01)
                 failed += not passes
-                rows.add(
-                    case=data,
-                    strategy=name,
-                    gang=gang.kind,
-                    ranks=gang.size,
-                    network=gang.network,
-                    score=score,
-                    sequential=alone[data],
-                    passes=passes,
-                    seconds=whole.seconds,
-                    trained_s=trained_s,
-                    **{key: totals[key] for key in COUNTED},
-                )
-                sent = totals["bytes_sent"] / 1e6, totals["control_bytes_sent"] / 1e6
-                counts = *sent, totals["messages"], totals["rounds"]
-                verdict = "" if passes else "more than a point below"
-                points = 100 * score, 100 * (score - alone[data])
-                line(data, f"{gang.size} {gang.kind}", name, *points, trained_s, *counts, verdict)
+                kind = {"case": data, "strategy": name, "gang": gang.kind, "ranks": gang.size, "network": gang.network}
+                scores = {"score": score, "sequential": alone[data], "gain": score - alone[data], "passes": passes}
+                add(**kind, **scores, seconds=whole.seconds, trained_s=trained_s, **{k: totals[k] for k in COUNTED})
     return failed
 
 
@@ -139,8 +122,11 @@ def run(options: Options, rows: Rows) -> None:
     cases = {name: CASES[name] for name in options.only}
     gangs = [Gang("workers" if options.workers else "threads", size) for size in options.ranks]
     gangs += [Gang("simulated", size, options.network) for size in options.simulated]
-    counts = ("MB sent:.3f", "MB control:.3f", "messages:.0f", "rounds:.0f")
-    heads = ("data", "ranks", "strategy", "accuracy:.2f", "- one:+.2f", "seconds:.3f", *counts, "")
-    with table("beside one rank", *heads) as line:
-        failed = sum(train(cases, gang, options.sets, rows, line) for gang in gangs)
+    columns = (
+        "data = case | ranks | gang | strategy | accuracy = score:.2%  | - one, points = gain*100:+.2f | "
+        "seconds = trained_s:.3f | MB sent = bytes_sent*1e-6:.3f | MB control = control_bytes_sent*1e-6:.3f | "
+        "messages:.0f | rounds:.0f"
+    )
+    with report(rows, "beside one rank", columns) as add:
+        failed = sum(train(cases, gang, options.sets, add) for gang in gangs)
     print(f"{failed} of {len(cases) * len(gangs) * len(options.sets)} more than a point below one rank")
