@@ -25,26 +25,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from benchmarks.common.measuring import Options, Rows, in_turns, table
-from dsgd import SGDClassifier
-from dsgd.compress import (
-    DGC,
-    QSGD,
-    AdaComp,
-    AdaptiveThreshold,
-    ErrorFeedback,
-    GTopK,
-    Half,
-    Identity,
-    MajorityVote,
-    NonZero,
-    OneBit,
-    PowerSGD,
-    RandomK,
-    Sign,
-    TernGrad,
-    Threshold,
-    TopK,
-)
+from dsgd import SGDClassifier, compress
 from dsgd.compress.base import Scratch
 from dsgd.compress.sparse import as_bits, largest
 from dsgd.datasets import load
@@ -58,27 +39,27 @@ ONE_THREAD = True
 REPEATS = (2, 1)
 
 COMPRESSORS = [
-    Identity(),
-    Half(),
-    Half("bfloat16"),
-    TopK(0.001),
-    TopK(0.01),
-    TopK(0.01, exact=False),
-    ErrorFeedback(TopK(0.01)),
-    RandomK(0.01),
-    GTopK(0.001),
-    DGC(0.001),
-    AdaComp(),
-    Threshold(2.5758),  # a hundredth of normal numbers
-    AdaptiveThreshold(0.01),
-    NonZero(),
-    QSGD(7),
-    QSGD(127),
-    TernGrad(),
-    OneBit(),
-    Sign(),
-    MajorityVote(),
-    PowerSGD(2),
+    compress.Identity(),
+    compress.Half(),
+    compress.Half("bfloat16"),
+    compress.TopK(0.001),
+    compress.TopK(0.01),
+    compress.TopK(0.01, exact=False),
+    compress.ErrorFeedback(compress.TopK(0.01)),
+    compress.RandomK(0.01),
+    compress.GTopK(0.001),
+    compress.DGC(0.001),
+    compress.AdaComp(),
+    compress.Threshold(2.5758),  # a hundredth of normal numbers
+    compress.AdaptiveThreshold(0.01),
+    compress.NonZero(),
+    compress.QSGD(7),
+    compress.QSGD(127),
+    compress.TernGrad(),
+    compress.OneBit(),
+    compress.Sign(),
+    compress.MajorityVote(),
+    compress.PowerSGD(2),
 ]
 
 

@@ -10,17 +10,8 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from dsgd.cli import files
 from dsgd.cli import options as options
-from dsgd.cli.files import (
-    check_inputs,
-    check_model_path,
-    is_svmlight,
-    read_rows,
-    savable_model,
-    save_model,
-    tables_in,
-    tables_with_target,
-)
 from dsgd.cli.options import (
     COMPRESS_HELP,
     FEATURES_HELP,
@@ -167,10 +158,10 @@ def fit(
 
     Workers read the files in parallel; without --workers and --scheduler this process does everything.
     """
-    check_model_path(model)
-    check_inputs(paths := [*data, *(more or [])])
-    check_inputs(valid or [], option="--valid")
-    tables = tables_with_target(paths, target, read)
+    files.check_model_path(model)
+    files.check_inputs(paths := [*data, *(more or [])])
+    files.check_inputs(valid or [], option="--valid")
+    tables = files.tables_with_target(paths, target, read)
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
         "tol": tol or None,
@@ -188,10 +179,10 @@ def fit(
         **_given(**stepping(optimizer, sampling, features)),
     }
     with connected(workers, scheduler) as client:
-        estimator = savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)
+        estimator = files.savable_model(make_estimator(task, loss, {**parameters, "client": client}), model)
         _train(estimator, _rows(client, paths, tables, target, valid, read), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
-    save_model(estimator.set_params(client=None), model)
+    files.save_model(estimator.set_params(client=None), model)
     _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
 
 
@@ -274,23 +265,23 @@ def _rows(
             {"X_val": _valid_tables(valid, target, read), "y_val": target} if valid else {}
         )
     if not valid:
-        X, y = (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
+        X, y = (paths, None) if client is not None and files.is_svmlight(paths[0]) else files.read_rows(paths)
         return {"X": X, "y": y}
-    if tables_in(valid) is not None:
+    if files.tables_in(valid) is not None:
         raise InvalidParameterError(
             f"--valid names tables ({valid[:9]}), and --data does not: give files of one format"
         )
     from dsgd.inputs import widen
 
-    (X, y), (X_val, y_val) = read_rows(paths), read_rows(valid)
-    if is_svmlight(paths[0]) and is_svmlight(valid[0]):
+    (X, y), (X_val, y_val) = files.read_rows(paths), files.read_rows(valid)
+    if files.is_svmlight(paths[0]) and files.is_svmlight(valid[0]):
         # Files of rows with few entries name no column beyond their last one.
         X, X_val = (widen(rows, max(X.shape[1], X_val.shape[1])) for rows in (X, X_val))
     return {"X": X, "y": y, "X_val": X_val, "y_val": y_val}
 
 
 def _valid_tables(valid: list[str], target: str | None, read: list[str] | None) -> Any:
-    tables = tables_in(valid, read)
+    tables = files.tables_in(valid, read)
     if tables is None:
         raise InvalidParameterError(
             f"--data names tables, and --valid does not ({valid[:9]}): give files of one format"

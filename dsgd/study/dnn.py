@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsgd import sync as methods
 from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.datasets import find, load, locate
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError, InvalidParameterError
@@ -26,20 +27,6 @@ from dsgd.study.frame.report import data_table, gang_text, joined, line_of, wher
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, pareto
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, average, exact
-from dsgd.sync import (
-    DPSGD,
-    EASGD,
-    SGP,
-    AbstractStrategy,
-    AsyncEASGD,
-    AsyncLeaderSGD,
-    DiLoCo,
-    LeaderSGD,
-    LocalSGD,
-    MinibatchSGD,
-    PostLocalSGD,
-    StreamingDiLoCo,
-)
 from dsgd.types import AnyArray
 
 __all__ = ["STUDY"]
@@ -113,30 +100,32 @@ _LOW_RANK: Final = Layerwise({"*": ErrorFeedback(PowerSGD(2))})
 _RARE, _FRAGMENTS, _GROUPS = 16, 4, 2
 
 
-def _gradients(study: Study, ranks: int, compressor: Any = None) -> MinibatchSGD:
+def _gradients(study: Study, ranks: int, compressor: Any = None) -> methods.MinibatchSGD:
     # The rate is for the batch of two ranks. With more ranks it grows in proportion, over the first half of an epoch.
     warmup = 0.5 if ranks > 2 else 0.0
-    return MinibatchSGD(batch=ranks * study.batch, base_batch=2 * study.batch, warmup=warmup, compressor=compressor)
+    return methods.MinibatchSGD(
+        batch=ranks * study.batch, base_batch=2 * study.batch, warmup=warmup, compressor=compressor
+    )
 
 
 #: Every method by name: a function that makes its strategy for a study and a number of ranks.
-WAYS: Final[Mapping[str, Callable[[Study, int], AbstractStrategy[Any]]]] = MappingProxyType(
+WAYS: Final[Mapping[str, Callable[[Study, int], methods.AbstractStrategy[Any]]]] = MappingProxyType(
     {
         _SYNCHRONOUS: _gradients,
-        "local": lambda study, ranks: LocalSGD(_RARE * study.batch),
-        "post-local": lambda study, ranks: PostLocalSGD(_RARE * study.batch, study.batch),
-        "easgd": lambda study, ranks: EASGD(_RARE * study.batch),
-        "leader": lambda study, ranks: LeaderSGD(_RARE * study.batch),
-        "async-easgd": lambda study, ranks: AsyncEASGD(_RARE * study.batch),
-        "async-leader": lambda study, ranks: AsyncLeaderSGD(_RARE * study.batch, n_groups=_GROUPS),
-        "sgp": lambda study, ranks: SGP(study.batch),
-        "dpsgd": lambda study, ranks: DPSGD(study.batch),
+        "local": lambda study, ranks: methods.LocalSGD(_RARE * study.batch),
+        "post-local": lambda study, ranks: methods.PostLocalSGD(_RARE * study.batch, study.batch),
+        "easgd": lambda study, ranks: methods.EASGD(_RARE * study.batch),
+        "leader": lambda study, ranks: methods.LeaderSGD(_RARE * study.batch),
+        "async-easgd": lambda study, ranks: methods.AsyncEASGD(_RARE * study.batch),
+        "async-leader": lambda study, ranks: methods.AsyncLeaderSGD(_RARE * study.batch, n_groups=_GROUPS),
+        "sgp": lambda study, ranks: methods.SGP(study.batch),
+        "dpsgd": lambda study, ranks: methods.DPSGD(study.batch),
         "gtopk": lambda study, ranks: _gradients(study, ranks, GTopK(study.density)),
         "dgc": lambda study, ranks: _gradients(study, ranks, DGC(study.density, study.momentum)),
         "powersgd": lambda study, ranks: _gradients(study, ranks, _LOW_RANK),
         "qsgd": lambda study, ranks: _gradients(study, ranks, QSGD()),
-        "diloco": lambda study, ranks: DiLoCo(_RARE * study.batch, 0.7, 0.5),
-        "streaming": lambda study, ranks: StreamingDiLoCo(
+        "diloco": lambda study, ranks: methods.DiLoCo(_RARE * study.batch, 0.7, 0.5),
+        "streaming": lambda study, ranks: methods.StreamingDiLoCo(
             _RARE // _FRAGMENTS * study.batch, _FRAGMENTS, 1, 0.5, 0.7, 0.5
         ),
     }

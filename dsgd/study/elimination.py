@@ -20,20 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError, InvalidParameterError
-from dsgd.study.elimination_report import (
-    BLOCK,
-    PRESETS,
-    REFERENCE,
-    SOLVERS,
-    check_elimination_claims,
-    elimination_answer,
-    elimination_figures,
-    elimination_table,
-    overview_table,
-    problems_table,
-    ranks_table,
-    summarise,
-)
+from dsgd.study import elimination_report as said
 from dsgd.study.frame.data import MissingData, place
 from dsgd.study.frame.rows import Row, Run, picked
 from dsgd.study.frame.study import Batch, Grid, Option, Study
@@ -55,11 +42,11 @@ _WARM_UP_STEPS = 500
 
 def _presets(chosen: Sequence[str]) -> list[str]:
     """Return presets in their usual order, the one without elimination first."""
-    return [preset for preset in PRESETS if preset == "none" or preset in chosen]
+    return [preset for preset in said.PRESETS if preset == "none" or preset in chosen]
 
 
 def _methods(study: Study) -> list[str]:
-    return [*_presets(study.presets), *([REFERENCE] if study.with_reference else [])]
+    return [*_presets(study.presets), *([said.REFERENCE] if study.with_reference else [])]
 
 
 def cache_mb(study: Study, cache: str, n_rows: int) -> float:
@@ -119,7 +106,7 @@ def _fit(run: Run, data: ProblemData, client: Client | None, blocks: list[Any] |
         model.fit(X, y)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     row = {"seconds": seconds, "cpu_s": cpu, "n_iter": int(np.sum(model.n_iter_)), "n_support": len(model.support_)}
-    if run.method == REFERENCE:
+    if run.method == said.REFERENCE:
         return row | {"converged": model.fit_status_ == 0}
     histories = model.elimination_history_
     if run.ranks is not None:  # from the first step to the proof, without placing rows and starting the job
@@ -153,7 +140,7 @@ def _fit(run: Run, data: ProblemData, client: Client | None, blocks: list[Any] |
 
 def _model(run: Run, method: str, problem: Problem, client: Client | None) -> Any:
     shared: dict[str, Any] = {"C": problem.C, "gamma": problem.gamma, "tol": run.tol, "cache_size": run.cache_mb}
-    if method == REFERENCE:
+    if method == said.REFERENCE:
         return ReferenceSVC(**shared)
     jobs = run.threads if client is None else run.ranks
     return SVC(**shared, elimination=method, solver=run.solver, client=client, n_jobs=jobs)
@@ -248,10 +235,10 @@ def serial_seconds(histories: Sequence[History], n_free: int) -> float:
     total = 0.0
     for history in histories:
         table = _table(history)
-        base = min(BLOCK, max(64, int(table[0, 2]) // 8))
+        base = min(said.BLOCK, max(64, int(table[0, 2]) // 8))
         for record, steps in zip(history, np.diff(table[:, 0]), strict=True):
             grown = min(_LARGEST_BLOCK, 3 * n_free // 2) if record.n_active <= 4 * _LARGEST_BLOCK else 0
-            total += float(steps) * min(record.n_active, max(base, grown)) * step_seconds(BLOCK) / BLOCK
+            total += float(steps) * min(record.n_active, max(base, grown)) * step_seconds(said.BLOCK) / said.BLOCK
     return total
 
 
@@ -295,13 +282,13 @@ def _short(value: float) -> float:
 
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
-    summary = summarise(rows)
-    claims = check_elimination_claims(summary)
-    answer, highlights = elimination_answer(summary, claims)
+    summary = said.summarise(rows)
+    claims = said.check_elimination_claims(summary)
+    answer, highlights = said.elimination_answer(summary, claims)
     problems, caches = summary.problems(), summary.caches()
-    overviews = [overview_table(summary, cache) for cache in caches]
-    tables = [elimination_table(summary, problem, cache) for problem in problems for cache in caches]
-    shown = [table for table in (*overviews, ranks_table(summary, study.simulated_ranks)) if table.rows]
+    overviews = [said.overview_table(summary, cache) for cache in caches]
+    tables = [said.elimination_table(summary, problem, cache) for problem in problems for cache in caches]
+    shown = [table for table in (*overviews, said.ranks_table(summary, study.simulated_ranks)) if table.rows]
     names = ("seconds", "kernel_evaluations", "n_iter", "n_eliminated", "n_returned", "n_reconstructions", "gap")
     keys = ("problem", "method", "cache", "solver", "ranks")
     grid = (
@@ -316,14 +303,14 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "ran": [("Grid", grid), ("Solver", f"tol {study.tol:g}, kernel exp(-gamma ||x - z||²), {threads}")],
         "highlights": highlights,
         "doubts": [] if max(row["repeat"] for row in rows) else [once],
-        "data": [problems_table(summary)],
+        "data": [said.problems_table(summary)],
         "claims": claims,
         "source": (
             f"The speed-ups are those of the abstracts of {SOURCES['shrinking'].reference}, from up to thousands of "
             "MPI processes. Tables and settings behind them were not at hand. The sequential baseline here is "
             "scikit-learn's SVC."
         ),
-        "figures": elimination_figures(summary),
+        "figures": said.elimination_figures(summary),
         "tables": shown,
         "details": [table for table in tables if table.rows],
         "terminal": [*shown, *(tables if len(problems) == 1 else ())],
@@ -360,7 +347,7 @@ STUDY: Final = Study(
             demo=tuple(replace(PROBLEMS[name], rows=rows) for name, rows in _SIZES.items()),
         ),
         "presets": Option(
-            PRESETS, "Values of elimination, as multi,auto.", choices=PRESETS, may_be_empty=True
+            said.PRESETS, "Values of elimination, as multi,auto.", choices=said.PRESETS, may_be_empty=True
         ),
         # "fits": the whole kernel matrix; "small": the share `cache_share` of it in float32.
         "caches": Option(
@@ -376,7 +363,7 @@ STUDY: Final = Study(
             numbers=True, least=1, may_be_empty=True,
         ),
         "rank_problems": Option(("clean", "noisy", "a9a"), may_be_empty=True, demo=("clean",)),
-        "rank_presets": Option(("none", "multi"), choices=PRESETS, may_be_empty=True),
+        "rank_presets": Option(("none", "multi"), choices=said.PRESETS, may_be_empty=True),
         "rank_repeats": Option(1, least=1),
         "repeats": Option(3, "Repetitions of each run.", least=1, demo=2),
         "n_threads": Option(
@@ -396,7 +383,7 @@ STUDY: Final = Study(
         Grid(
             lambda s: {
                 "ranks": sorted(s.ranks), "dataset": [one for one in s.problems if one.name in s.rank_problems],
-                "repeat": range(min(s.repeats, s.rank_repeats)), "solver": SOLVERS,
+                "repeat": range(min(s.repeats, s.rank_repeats)), "solver": said.SOLVERS,
                 "_turn": range(len(_presets(s.rank_presets))),
             },
             _measure, ("tol",), derive=_decides, load=_load,

@@ -16,25 +16,8 @@ from dsgd.errors import InvalidParameterError
 from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
 from dsgd.report.tables import Claim, Table, byte_text, figure_text
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
+from dsgd.sim import scaling as balances
 from dsgd.sim.network import Network, network_for
-from dsgd.sim.scaling import (
-    INTERCONNECTS,
-    MODELS,
-    NODES,
-    Layer,
-    Node,
-    Placement,
-    ScalingPoint,
-    Sharing,
-    Step,
-    flop_per_byte,
-    node_balance,
-    place_layers,
-    predict_step,
-    scaling_limit,
-    shared_bytes,
-    speedup_curve,
-)
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.study import Option, Study
 from dsgd.study.published import FIGURES, STATEMENTS, Statement, exact
@@ -71,19 +54,19 @@ class PublishedPoint:
         return STATEMENTS[f"pcl/{self.model.lower().replace(' ', '-')}-{self.nodes}-{self.network.lower()}"]
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[balances.Layer, ...]:
         """The layers of the network."""
-        return MODELS[self.model]
+        return balances.MODELS[self.model]
 
     @property
-    def machine(self) -> Node:
+    def machine(self) -> balances.Node:
         """The machine."""
-        return NODES[self.node]
+        return balances.NODES[self.node]
 
     @property
     def wire(self) -> Network:
         """The network between machines."""
-        return INTERCONNECTS[self.network]
+        return balances.INTERCONNECTS[self.network]
 
 
 #: The five points.
@@ -102,8 +85,8 @@ class Predicted:
 
     point: PublishedPoint
     alone_s: float
-    data: ScalingPoint
-    hybrid: ScalingPoint
+    data: balances.ScalingPoint
+    hybrid: balances.ScalingPoint
 
     @property
     def ratio(self) -> float:
@@ -124,16 +107,16 @@ class Predicted:
 def predict_point(point: PublishedPoint) -> Predicted:
     """Return the prediction for a published point."""
     found = _curves(point.layers, [point.nodes], point.batch, point.machine, point.wire)
-    alone = predict_step(point.layers, 1, point.batch, point.machine, point.wire)
+    alone = balances.predict_step(point.layers, 1, point.batch, point.machine, point.wire)
     return Predicted(point, alone.seconds, found["data"][0], found["hybrid"][0])
 
 
 def _curves(
-    layers: Sequence[Layer], nodes: Sequence[int], batch: int, node: Node, network: Network
-) -> dict[Sharing, Sequence[ScalingPoint]]:
+    layers: Sequence[balances.Layer], nodes: Sequence[int], batch: int, node: balances.Node, network: Network
+) -> dict[balances.Sharing, Sequence[balances.ScalingPoint]]:
     """Return the speed-up against nodes, data parallel and hybrid."""
-    ways: tuple[Sharing, ...] = ("data", "hybrid")
-    return {way: speedup_curve(layers, nodes, batch, node, network, sharing=way) for way in ways}
+    ways: tuple[balances.Sharing, ...] = ("data", "hybrid")
+    return {way: balances.speedup_curve(layers, nodes, batch, node, network, sharing=way) for way in ways}
 
 
 def node_counts(most: int) -> list[int]:
@@ -165,7 +148,8 @@ def vary(point: PublishedPoint) -> list[float]:
     found = []
     for machine, network, overlaps in cases:
         alone, together = (
-            predict_step(point.layers, n, point.batch, machine, network, overlaps=overlaps) for n in (1, point.nodes)
+            balances.predict_step(point.layers, n, point.batch, machine, network, overlaps=overlaps)
+            for n in (1, point.nodes)
         )
         found.append(alone.seconds / together.seconds)
     return found
@@ -208,7 +192,7 @@ def _assumptions_table(predicted: Sequence[Predicted]) -> Table:
         "memory GB/s": lambda point: f"{point.machine.memory_bytes_per_s / 1e9:.0f}",
         "latency us": lambda point: f"{1e6 * point.wire.between.alpha_s:.1f}",
         "GB/s": lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
-        "balance FLOP/B": lambda point: f"{node_balance(point.machine, point.wire.between):.0f}",
+        "balance FLOP/B": lambda point: f"{balances.node_balance(point.machine, point.wire.between):.0f}",
     }
     open_points = " ".join(f"{found.point.name}: {found.point.assumed}" for found in predicted)
     note = f"Balance: peak operations a second over bytes a second of the wire. {open_points}"
@@ -224,20 +208,22 @@ def _variations_table(predicted: Sequence[Predicted]) -> Table:
     return Table("Predicted speed-up, hybrid, by what is assumed", ("point", "published", *VARIATIONS), rows)
 
 
-def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, title: str) -> Table:
+def layers_table(
+    layers: Sequence[balances.Layer], nodes: int, batch: int, node: balances.Node, network: Network, title: str
+) -> Table:
     """Return one row per layer: its operations per byte, and how it is best shared."""
-    balance = node_balance(node, network.between)
-    columns: dict[str, Callable[[Placement], str]] = {
+    balance = balances.node_balance(node, network.between)
+    columns: dict[str, Callable[[balances.Placement], str]] = {
         "layer": lambda place: place.layer.name,
         "shared by": lambda place: place.sharing,
         "parameters": lambda place: f"{place.layer.n_params:,}",
         "forward MFLOP": lambda place: figure_text(place.layer.forward_flop / 1e6),
-        "FLOP/B": lambda place: figure_text(flop_per_byte(place.layer, batch / nodes)),
+        "FLOP/B": lambda place: figure_text(balances.flop_per_byte(place.layer, batch / nodes)),
         "groups x nodes": lambda place: f"{place.groups} x {place.group_size}",
         "sent / node": lambda place: byte_text(place.n_bytes),
     }
-    places = [place for place in place_layers(layers, nodes, batch) if place.layer.n_params]
-    limit = scaling_limit(layers, batch, balance)
+    places = [place for place in balances.place_layers(layers, nodes, batch) if place.layer.n_params]
+    limit = balances.scaling_limit(layers, batch, balance)
     convolutions = f" Its convolutions together are above it up to {limit:.0f} nodes." if limit < float("inf") else ""
     note = (
         f"FLOP/B: operations of a step per byte sent, shared by samples; the balance of the machine is {balance:.0f}."
@@ -246,9 +232,9 @@ def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, ne
     return Table.of(f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, n_text=2)
 
 
-def _curve_table(found: Mapping[Sharing, Sequence[ScalingPoint]], title: str) -> Table:
+def _curve_table(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]], title: str) -> Table:
     """Return speed-up, efficiency and waiting time, one row per number of nodes."""
-    columns: dict[str, Callable[[tuple[ScalingPoint, ScalingPoint]], str]] = {
+    columns: dict[str, Callable[[tuple[balances.ScalingPoint, balances.ScalingPoint]], str]] = {
         "nodes": lambda pair: str(pair[0].nodes),
         "data parallel": lambda pair: f"{pair[0].speedup:.2f}x",
         "hybrid": lambda pair: f"{pair[1].speedup:.2f}x",
@@ -315,14 +301,14 @@ def _speedup_figure(predicted: Sequence[Predicted]) -> Figure:
     return Figure("speedup", "Predicted and published speed-up", caption, panels)
 
 
-def _own_figure(found: Mapping[Sharing, Sequence[ScalingPoint]], title: str) -> Figure:
+def _own_figure(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]], title: str) -> Figure:
     """Return predicted speed-up against nodes of the network of this title, data parallel and hybrid."""
     nodes = [point.nodes for point in found["data"]]
     panel = _speedup_panel(title, nodes, _curve_lines(found))
     return Figure("own-speedup", f"Predicted speed-up: {title}", "Of a step on a fixed batch.", [panel], columns=1)
 
 
-def _curve_lines(found: Mapping[Sharing, Sequence[ScalingPoint]]) -> list[Line]:
+def _curve_lines(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]]) -> list[Line]:
     lines = []
     for way, points in found.items():
         label, colour, marker = _STYLES[way]
@@ -343,9 +329,9 @@ def _ratio_figure(points: Sequence[PublishedPoint]) -> Figure:
     panels = []
     for point in points:
         layers = [layer for layer in point.layers if layer.n_params]
-        ratios = [flop_per_byte(layer, point.batch / point.nodes) for layer in layers]
+        ratios = [balances.flop_per_byte(layer, point.batch / point.nodes) for layer in layers]
         at = list(range(len(layers)))
-        balance = node_balance(point.machine, point.wire.between)
+        balance = balances.node_balance(point.machine, point.wire.between)
         names, style = [layer.name for layer in layers], {"width": 0.0, "size": 9.0}
         dots = Line("layer, shared by samples", at, ratios, BLUE, "circle", names=names, **style)  # type: ignore[arg-type]
         marks: list[Mark] = [Level(balance, "balance of the machine"), dots]
@@ -365,7 +351,7 @@ def _groups_figure(cases: Sequence[tuple[PublishedPoint, int]]) -> Figure:
         layer, nodes = point.layers[number], point.nodes
         title = f"{point.model}, {layer.name}, {nodes} nodes"
         groups = [g for g in range(1, nodes + 1) if nodes % g == 0]
-        sent = [shared_bytes(layer, nodes, g, point.batch) for g in groups]
+        sent = [balances.shared_bytes(layer, nodes, g, point.batch) for g in groups]
         best = min(range(len(groups)), key=lambda k: (sent[k], -groups[k]))
         marks = [
             Line("bytes a node sends", groups, sent, BLUE, "circle"),
@@ -376,12 +362,14 @@ def _groups_figure(cases: Sequence[tuple[PublishedPoint, int]]) -> Figure:
     return Figure("groups", "The best number of groups", caption, panels)
 
 
-def _step_figure(layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, title: str) -> Figure:
+def _step_figure(
+    layers: Sequence[balances.Layer], nodes: int, batch: int, node: balances.Node, network: Network, title: str
+) -> Figure:
     """Return what a node does when, in a data parallel and in a hybrid step."""
     panels = []
     for name, step in (
-        ("data parallel", predict_step(layers, nodes, batch, node, network, sharing="data")),
-        ("hybrid", predict_step(layers, nodes, batch, node, network)),
+        ("data parallel", balances.predict_step(layers, nodes, batch, node, network, sharing="data")),
+        ("hybrid", balances.predict_step(layers, nodes, batch, node, network)),
     ):
         text = f"{name}: {1e3 * step.seconds:.3g} ms, {1e3 * step.exposed_s:.3g} ms of it waiting"
         panels.append(_timeline(text, step))
@@ -392,7 +380,7 @@ def _step_figure(layers: Sequence[Layer], nodes: int, batch: int, node: Node, ne
     return Figure("step", f"A step: {title}", caption, panels, columns=1, height=190, share="x")
 
 
-def _timeline(title: str, step: Step) -> Panel:
+def _timeline(title: str, step: balances.Step) -> Panel:
     rows: list[tuple[str, str, float, Colour]] = [
         ("forward", "forward", 1.0, BLUE),
         ("backward", "backward", 1.0, GREEN),
@@ -417,21 +405,21 @@ def _timeline(title: str, step: Step) -> Panel:
 def _own(study: Study) -> tuple[list[Table], list[Figure]]:
     """Return the curve and the layers of a network of the reader's own."""
     name, share = study.model, study.efficiency
-    node = Node("as given", 1e12 * study.tflops, 1e9 * study.memory, share, share, 2e-5)
-    layers, wire = _layers(name, study.shape), INTERCONNECTS.get(study.network) or network_for(study.network)
+    node = balances.Node("as given", 1e12 * study.tflops, 1e9 * study.memory, share, share, 2e-5)
+    layers, wire = _layers(name, study.shape), balances.INTERCONNECTS.get(study.network) or network_for(study.network)
     found = _curves(layers, study.nodes, study.batch, node, wire)
     title = f"{name}, batch {study.batch:,}, {wire.name}"
     table = layers_table(layers, max(study.nodes), study.batch, node, wire, name)
     return [_curve_table(found, title), table], [_own_figure(found, title)]
 
 
-def _layers(model: str, shape: Sequence[int]) -> tuple[Layer, ...]:
-    if model in MODELS:
-        return MODELS[model]
+def _layers(model: str, shape: Sequence[int]) -> tuple[balances.Layer, ...]:
+    if model in balances.MODELS:
+        return balances.MODELS[model]
     where, colon, name = model.partition(":")
     if not colon:
         raise InvalidParameterError(
-            f"the study scaling: model must be one of {', '.join(MODELS)}, or what makes a module, as "
+            f"the study scaling: model must be one of {', '.join(balances.MODELS)}, or what makes a module, as "
             f"package.module:name. Got {model!r}."
         )
     if not shape:

@@ -28,28 +28,18 @@ from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, Interval, ratio, were_busy
-from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
-from dsgd.sync.adaptive import (
-    QSR,
-    AbstractRule,
-    AdaComm,
-    BudgetedPeriod,
-    CommFloor,
-    DynamicAveraging,
-    FixedPeriod,
-    PostLocal,
-    VarianceBand,
-)
+from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD, adaptive
 
 __all__ = ["STUDY"]
 
 # The default of ``sync="auto"``, and the run of one rank.
 _AUTO, _ALONE = "auto", "sequential"
 #: Every rule by its name in a study.
-RULES: Final[Mapping[str, AbstractRule]] = MappingProxyType(
+RULES: Final[Mapping[str, adaptive.AbstractRule]] = MappingProxyType(
     {
-        _AUTO: CommFloor(), "fixed": FixedPeriod(), "adacomm": AdaComm(), "qsr": QSR(), "variance-band": VarianceBand(),
-        "dynamic": DynamicAveraging(), "budget": BudgetedPeriod(), "post-local": PostLocal(),
+        _AUTO: adaptive.CommFloor(), "fixed": adaptive.FixedPeriod(), "adacomm": adaptive.AdaComm(),
+        "qsr": adaptive.QSR(), "variance-band": adaptive.VarianceBand(), "dynamic": adaptive.DynamicAveraging(),
+        "budget": adaptive.BudgetedPeriod(), "post-local": adaptive.PostLocal(),
     }
 )  # fmt: skip
 # Raised when the same settings come to mean a different run. Since 2, simulated ranks hold the rows that workers hold.
