@@ -48,7 +48,7 @@ FIGURES: Final = (
     Drawn(
         "elimination",
         ["_static/elimination-active.png", "_static/elimination-work.png"],
-        "dsgd study elimination --demo --repeats 1 --ranks none --simulated none --no-reference --out "
+        "dsgd study elimination --demo --repeats 1 --ranks none --no-reference --out "
         "study/ && python docs/figures/elimination.py study/rows.jsonl",
     ),
     Drawn(

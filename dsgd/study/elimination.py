@@ -1,12 +1,11 @@
 """The study of elimination: what sample elimination saves in a kernel SVM, and what it costs.
 
-Every repetition begins with another method, so that methods take turns and change places. More ranks are predicted from
-the counts of a fit on one (`dsgd.study.elimination_report`), thousands phase by phase (`dsgd.study.svm_rounds`).
+Every repetition begins with another method, so that methods take turns and change places. `dsgd.study.svm_rounds`
+predicts thousands of ranks phase by phase.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,6 @@ from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES
 from dsgd.study.svm_problems import PROBLEMS, Problem, ProblemData, load_problem
 from dsgd.svm import SVC, EliminationRecord
-from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.types import FloatMatrix
 
 if TYPE_CHECKING:
@@ -115,9 +113,6 @@ def _fit(run: Run, data: ProblemData, client: Client | None, blocks: list[Any] |
         totals = model.ledger_.totals()
         row["communication_s"] = sum(totals[f"{phase}_s"] for phase in ("encode", "wire", "wait")) / (run.ranks or 1)
         row |= {name: int(totals[name]) for name in ("bytes_sent", "control_bytes_sent")}
-    n_free = _count_free(model, data.problem.C)
-    # Ranks divide kernel values and their use; one rank solves the blocks for all.
-    serial_s = min(seconds, serial_seconds(histories, n_free)) if run.solver == "block" else 0.0
     return row | {
         "converged": bool(model.converged_),
         "gap": float(model.gap_),
@@ -130,10 +125,7 @@ def _fit(run: Run, data: ProblemData, client: Client | None, blocks: list[Any] |
         "n_reconstructions": int(model.n_reconstructions_),
         "kernel_evaluations": int(model.n_kernel_evaluations_),
         **reuse(histories),
-        "n_free": n_free,
-        "row_bytes": _row_bytes(data.X),
-        "parallel_s": seconds - serial_s,
-        "serial_s": serial_s,
+        "n_free": _count_free(model, data.problem.C),
         "curve": curve(histories),
     }
 
@@ -168,17 +160,10 @@ def _count_blocks(histories: Any) -> int:
     return sum(record.event == "block" for history in histories for record in history)
 
 
-def _row_bytes(X: Any) -> float:
-    """Return the mean bytes of a row on the wire: values in 8 bytes, columns of sparse rows in 4."""
-    return float(12.0 * X.nnz / X.shape[0] if sp.issparse(X) else 8.0 * X.shape[1])
-
-
 # -- measure ------------------------------------------------------------------------------------------------------
 
 #: Columns of a curve: steps, seconds, active samples, gap among them, rows found in the cache, kernel values computed.
 CURVE_COLUMNS: Final = ("n_iter", "seconds", "n_active", "gap", "cache_hits", "kernel_evaluations")
-# Variables of the largest block.
-_LARGEST_BLOCK: Final = 2048
 _POINTS: Final = 60
 
 History = Sequence[EliminationRecord]
@@ -225,40 +210,6 @@ def reuse(histories: Sequence[History]) -> dict[str, float]:
     }
 
 
-def serial_seconds(histories: Sequence[History], n_free: int) -> float:
-    """Return the seconds of a run that more ranks do not divide: those of the steps inside blocks.
-
-    A step passes once over the variables of its block. The history does not have their number, so it is taken to be the
-    target of `dsgd.svm.kernel_solver.block`: an eighth of the samples and at most `BLOCK`, or once few samples are
-    active one and a half times the free ones.
-    """
-    total = 0.0
-    for history in histories:
-        table = _table(history)
-        base = min(said.BLOCK, max(64, int(table[0, 2]) // 8))
-        for record, steps in zip(history, np.diff(table[:, 0]), strict=True):
-            grown = min(_LARGEST_BLOCK, 3 * n_free // 2) if record.n_active <= 4 * _LARGEST_BLOCK else 0
-            total += float(steps) * min(record.n_active, max(base, grown)) * step_seconds(said.BLOCK) / said.BLOCK
-    return total
-
-
-@functools.cache
-def step_seconds(q: int, repeats: int = 7) -> float:
-    """Return the seconds of a two-variable step in a block of q on this machine: the fastest of some solves."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(q, 4)), rng.choice([-1.0, 1.0], q)
-    squares = (X * X).sum(axis=1)
-    K = np.exp(-0.5 * (squares[:, None] + squares - 2.0 * X @ X.T))
-    group, upper = np.zeros(q, dtype=np.int64), np.ones(q)
-    best = np.inf
-    for _ in range(repeats + 1):  # the first one loads compiled code
-        alpha, f = np.zeros(q), -y
-        begin = time.perf_counter()
-        steps = solve_block(K, y, group, upper, alpha, f, 1e-3, 100 * q, 1)
-        best = min(best, (time.perf_counter() - begin) / max(1, int(steps)))
-    return best
-
-
 def _table(history: History) -> FloatMatrix:
     """Return one line per record, and before it the start with all samples; columns as `CURVE_COLUMNS`."""
     lines = [[float(getattr(record, name)) for name in CURVE_COLUMNS] for record in history]
@@ -288,7 +239,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     problems, caches = summary.problems(), summary.caches()
     overviews = [said.overview_table(summary, cache) for cache in caches]
     tables = [said.elimination_table(summary, problem, cache) for problem in problems for cache in caches]
-    shown = [table for table in (*overviews, said.ranks_table(summary, study.simulated_ranks)) if table.rows]
+    shown = [table for table in (*overviews, said.ranks_table(summary)) if table.rows]
     names = ("seconds", "kernel_evaluations", "n_iter", "n_eliminated", "n_returned", "n_reconstructions", "gap")
     keys = ("problem", "method", "cache", "solver", "ranks")
     grid = (
@@ -357,10 +308,6 @@ STUDY: Final = Study(
         "ranks": Option(
             (1, 2), "Worker processes of the distributed runs, as 1,2; none for none.", numbers=True, least=1,
             may_be_empty=True,
-        ),
-        "simulated_ranks": Option(
-            (4, 8), "Ranks whose times are computed from counts, as 4,8; none for none.", flags=("--simulated",),
-            numbers=True, least=1, may_be_empty=True,
         ),
         "rank_problems": Option(("clean", "noisy", "a9a"), may_be_empty=True, demo=("clean",)),
         "rank_presets": Option(("none", "multi"), choices=said.PRESETS, may_be_empty=True),

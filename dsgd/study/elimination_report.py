@@ -1,13 +1,11 @@
-"""What the rows of the study of elimination say: cells, times on more ranks, claims, tables, figures and the answer."""
+"""What the rows of the study of elimination say: cells, claims, tables, figures and the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from dsgd.collectives.cost import Link, n_levels
-from dsgd.comm.frames import HEADER_BYTES
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
 from dsgd.report.figures import Dash
 from dsgd.report.theme import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour
@@ -15,7 +13,6 @@ from dsgd.study.frame.report import table, tally, time_text
 from dsgd.study.frame.rows import Cell, Row, Stat, any_busy, cells_of, one_of, only
 from dsgd.study.published import STATEMENTS, Interval, Margin, Statement, exact
 from dsgd.svm.kernel_solver.solve import LARGEST_DIRECT
-from dsgd.validation import check_number
 
 #: The presets of `dsgd.svm.SVC`, the one without elimination first.
 PRESETS: Final = ("none", "single", "multi", "libsvm", "aggressive", "average", "conservative", "auto")
@@ -23,44 +20,9 @@ PRESETS: Final = ("none", "single", "multi", "libsvm", "aggressive", "average", 
 REFERENCE: Final = "scikit-learn"
 #: Values of ``solver``: by blocks, and the published algorithm, a pair of variables per step and exchange.
 SOLVERS: Final = ("block", "pairwise")
-#: Variables of a block.
-BLOCK: Final = 512
-#: TCP between two processes as `dsgd` does it (``dsgd study transports``), at 10 Gbit/s.
-TEN_GIGABIT: Final = Link(latency_s=25e-6, byte_s=0.8e-9)
-_PAIR_BYTES: Final = 32  # two extremes and their places
 _ORDER: Final = {name: number for number, name in enumerate([*PRESETS, REFERENCE])}
 
 # -- cells ---------------------------------------------------------------------------------------------------------
-
-
-class Counts(NamedTuple):
-    """Counts of a run on one rank, and its seconds that ranks divide and that they do not."""
-
-    solver: str
-    rounds: int
-    rows_sent: int
-    reconstructions: int
-    row_bytes: float
-    parallel_s: float
-    serial_s: float = 0.0
-
-
-def simulate(counts: Counts, ranks: int, link: Link) -> tuple[float, float]:
-    """Return predicted seconds of computing and of messages on `ranks` ranks, of a run with these counts on one."""
-    check_number("simulate(ranks=...)", ranks, low=1)
-    compute_s = counts.parallel_s / ranks + counts.serial_s
-    if ranks == 1:
-        return compute_s, 0.0
-    levels, latency, byte = n_levels(ranks), link.latency_s, link.byte_s
-    allreduce = levels * (latency + (_PAIR_BYTES + HEADER_BYTES) * byte)
-    row = counts.row_bytes * byte
-    if counts.solver == "pairwise":
-        # Two rows down a tree of L levels, each level a message of a whole row.
-        messages = counts.rounds * (allreduce + 2 * levels * latency) + counts.rows_sent * levels * row
-    else:
-        # The extremes of both sides, the best candidates, their rows, and the answer.
-        messages = counts.rounds * (3 * levels * latency + allreduce) + counts.rows_sent * row
-    return compute_s, messages + counts.reconstructions * levels * latency
 
 
 class EliminationCell(Cell):
@@ -99,16 +61,6 @@ class EliminationCell(Cell):
         if ours is None or other is None:
             return None
         return abs(ours.median - other.median) / max(abs(other.median), 1e-300)
-
-    def simulated(self, ranks: int) -> tuple[float, float]:
-        """Return the predicted seconds on more ranks of runs on one rank, from medians, and those of messages."""
-        # Every rank gets both rows of a pair; of a block, the rows of the variables that may move, at most all.
-        rounds = int(self.median("rounds"))
-        sent = 2 * rounds if self.solver == "pairwise" else rounds * min(BLOCK // 2, int(self.median("rows")))
-        seconds = self.median("row_bytes"), self.median("parallel_s"), self.median("serial_s")
-        counts = Counts(self.solver, rounds, sent, int(self.median("n_reconstructions")), *seconds)
-        compute_s, messages_s = simulate(counts, ranks, TEN_GIGABIT)
-        return compute_s + messages_s, messages_s
 
 
 @dataclass(frozen=True)
@@ -392,29 +344,17 @@ def overview_table(summary: EliminationSummary, cache: str) -> Table:
     return Table(f"What elimination saves, {_CACHES[cache]}", columns, rows, note)
 
 
-def ranks_table(summary: EliminationSummary, ranks: Sequence[int]) -> Table:
-    """Return times by ranks: measured, and simulated on these numbers of ranks."""
+def ranks_table(summary: EliminationSummary) -> Table:
+    """Return times by ranks."""
     rows: list[tuple[str, ...]] = []
-    for first, *others in summary.on_ranks():
-        times = [
-            (cell, cell.ranks, "measured", cell.median("seconds"), cell.medians("communication_s")["communication_s"])
-            for cell in (first, *others)
-        ]
-        times += [(first, n, "simulated", *first.simulated(n)) for n in (ranks if first.ranks == 1 else ())]
-        for cell, n, how, seconds, wire_s in times:
-            share = "-" if wire_s is None else f"{wire_s / seconds:.0%}"
-            gain, values = first.median("seconds") / seconds, cell.median("kernel_evaluations") / 1e6
-            what = (cell.problem, cell.solver, cell.method, str(n), how)
-            rows.append((*what, _figure(seconds), share, f"{gain:.2f}", f"{values:,.3g}e6"))
-    columns = (
-        "problem", "solver", "elimination", "ranks", "", "seconds", "communication", "x 1 rank", "kernel values"
-    )  # fmt: skip
-    note = (
-        "Measured: worker processes of one thread each on this machine. Simulated: the kernel values and steps that "
-        "one rank counted, divided among the ranks, and messages by the cost model (25 us, 10 Gbit/s). "
-        "Waiting for the slowest rank is not in it."
-    )
-    return Table("Ranks", columns, rows, note, n_text=3)
+    for cells in summary.on_ranks():
+        for cell in cells:
+            seconds, wire = cell.median("seconds"), cell.stat("communication_s")
+            gain, values = cells[0].median("seconds") / seconds, cell.median("kernel_evaluations") / 1e6
+            what = (cell.problem, cell.solver, cell.method, str(cell.ranks), _figure(seconds))
+            rows.append((*what, f"{wire.median / seconds:.0%}" if wire else "-", f"{gain:.2f}", f"{values:,.3g}e6"))
+    columns = ("problem", "solver", "elimination", "ranks", "seconds", "communication", "x 1 rank", "kernel values")
+    return Table("Ranks", columns, rows, "Worker processes of one thread each on this machine.", n_text=3)
 
 
 def _ratio(cell: EliminationCell | None, base: EliminationCell | None, name: str) -> str:
@@ -435,7 +375,6 @@ _LOOKS: Final[dict[str, tuple[Colour, str, Dash]]] = {
     "conservative": (SKY, "hex", "dashed"), "auto": (TEXT, "diamond", "solid"), REFERENCE: (MUTED, "star", "dotted"),
 }  # fmt: skip
 _SHOWN_GAPS: Final = {"none", "multi", "libsvm", "aggressive", "auto"}
-_ALL_RANKS: Final = (1, 2, 4, 8)
 _SOLVERS: Final[dict[str, tuple[str, Dash]]] = {"block": ("circle", "solid"), "pairwise": ("square", "dashed")}
 _HEIGHT: Final = 270
 _ACTIVE: Final = (
@@ -447,10 +386,7 @@ _GAP: Final = (
     "Largest violation of optimality among the active samples against seconds, with the small cache; a run ends only "
     "when it is below tol over all samples."
 )
-_RANKS: Final = (
-    "Seconds against ranks. Full: measured, one thread per rank. Rings: simulated from what one rank counted, kernel "
-    "values divided among the ranks and messages by the cost model; waiting is not in it."
-)
+_RANKS: Final = "Seconds against ranks: worker processes of one thread each."
 
 
 def elimination_figures(summary: EliminationSummary) -> list[Figure]:
@@ -566,18 +502,15 @@ def _dots(
 
 
 def _rank_panels(summary: EliminationSummary) -> list[Panel]:
-    """Return a panel per problem: seconds against ranks, full dots measured, rings simulated."""
+    """Return a panel per problem: seconds against ranks."""
     panels: dict[str, list[Mark]] = {}
+    ranks = sorted({int(cell.ranks) for cells in summary.on_ranks() for cell in cells})
     for cells in summary.on_ranks():
-        first = cells[0]
+        first, seconds = cells[0], [cell.median("seconds") for cell in cells]
         (marker, dash), colour = _SOLVERS[first.solver], _LOOKS[first.method][0]
-        marks, label = panels.setdefault(first.problem, []), f"{first.solver}, {first.method}"
-        if first.ranks == 1:
-            seconds = [first.simulated(ranks)[0] for ranks in _ALL_RANKS]
-            marks.append(Line(f"{label}, simulated", _ALL_RANKS, seconds, colour, marker, "dotted", 1.4, hollow=True))
-        ranks = [cell.ranks for cell in cells]
-        marks.append(Line(label, ranks, [cell.median("seconds") for cell in cells], colour, marker, dash))
-    x, y = period_axis("ranks", _ALL_RANKS), Axis("time", "log", "s")
+        mark = Line(f"{first.solver}, {first.method}", [cell.ranks for cell in cells], seconds, colour, marker, dash)
+        panels.setdefault(first.problem, []).append(mark)
+    x, y = period_axis("ranks", ranks), Axis("time", "log", "s")
     return [Panel(problem, x, y, marks) for problem, marks in panels.items()]
 
 

@@ -99,7 +99,6 @@ _PRESETS: Final = elimination.STUDY.replace(
     rank_problems=("clean",),
     rank_presets=("none", "multi"),
     rank_repeats=3,
-    simulated_ranks=(),
     repeats=4,
 )
 _PAIRWISE_ROWS: Final = 2_000
