@@ -14,7 +14,6 @@ import pytest
 from dsgd import SGDClassifier, compress, kernel_approximation, local, sync
 from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
-from dsgd.study import DataSource, msf, run_study
 from dsgd.study import claims as api
 from dsgd.study.claims.contests import Versus, judge_accuracy, judge_objective, judge_over
 from dsgd.study.claims.fits import fewest
@@ -218,14 +217,3 @@ def test_the_command_leaves_a_page_and_a_file_of_claims(tmp_path: Path, capsys: 
     assert "Every statement" in capsys.readouterr().out
     assert main(["claims", "--only", "trees", "--list", "--json"]) == 0
     assert [one["key"] for one in json.loads(capsys.readouterr().out)] == ["blink/trees"]
-
-
-def test_the_study_of_the_period_runs_on_simulated_ranks(tmp_path: Path) -> None:
-    """With a network no worker is started, and seconds are the same in every run."""
-    data = (DataSource("ijcnn1-like", 200, 100),)
-    study = msf.STUDY.replace(data=data, ranks=(4,), every=(1, 16), seeds=(0,), epochs=1, network="10GbE")
-    runs = [[run.row for run in run_study(study, tmp_path / name)] for name in "ab"]
-    assert [found["train_s"] for found in runs[0]] == [found["train_s"] for found in runs[1]]
-    assert [(found["ranks"], found["every"], found["cluster"]) for found in runs[0]] == [
-        (1, None, "simulated"), (4, 1, "simulated"), (4, 16, "simulated"),
-    ]  # fmt: skip

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import study_rows
-from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
 from dsgd.study import run_study, study_page
 from dsgd.study.elimination import CURVE_COLUMNS, STUDY, curve, reuse
@@ -265,17 +264,3 @@ def test_both_solvers_run_on_worker_processes(tmp_path):
         assert row["communication_s"] > 0
         assert row["bytes_sent"] > 0
         assert row["rounds"] == row["n_iter"] or row["solver"] == "block"
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--problem", "no-such"], "checkerboard"), (["--presets", "multi,fast"], "aggressive"),
-        (["--cache", "huge"], "small, fits"), (["--cache-share", "2"], "cache_share"), (["--ranks", "1,x"], "--ranks"),
-        (["--rows", "3"], "100 rows"), (["--cost", "-1"], "C must be above 0"), (["--tol", "0"], "tol"),
-    ],
-)  # fmt: skip
-def test_a_bad_option_ends_the_command_in_one_line(options, named, tmp_path, capsys):
-    """Exit status 2 and one line on the error stream that names what is wrong."""
-    assert main(["study", "elimination", "--out", str(tmp_path), *options]) == 2
-    assert named in capsys.readouterr().err.splitlines()[-1]

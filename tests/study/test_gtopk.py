@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dsgd.cli import app
 from dsgd.errors import InvalidParameterError
 from dsgd.study import gtopk_cost as cost
 from dsgd.study import run_study
 from dsgd.study.gtopk import STUDY, InventedText, check_convergence, extended, summarise_courses
-from web_page import check_page
 
 
 def test_the_model_gives_the_times_of_a_worked_example() -> None:
@@ -195,20 +191,6 @@ def test_courses_are_trained_timed_and_resumed(tmp_path: Path) -> None:
     few = small.replace(ways=("gtop-k",), density=0.001, warm_up=cost.WARM_UP[:1], networks=())
     *_, last = run_study(few, tmp_path)
     assert 0 < last.row["bytes_sent"] < 0.35 * dense["bytes_sent"]
-
-
-@pytest.mark.slow
-def test_the_command_writes_numbers_and_figures(tmp_path: Path) -> None:
-    """``dsgd study gtopk`` without runs prints the numbers of the model and leaves a page and two pictures."""
-    options = ["--ranks", "8", "--model", "none", "--no-timing", "--tflops", "3", "--json"]
-    done = CliRunner().invoke(app, ["study", "gtopk", "--out", str(tmp_path), *options])
-    assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
-    assert len(facts["steps"]) == len(cost.MODELS) + 4
-    assert len(facts["mass"]) == 5
-    check_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for name in ("efficiency.png", "mass.png"):
-        assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_cannot_be_modelled_is_refused() -> None:

@@ -12,7 +12,7 @@ import yaml
 from scipy import stats
 
 import dsgd
-from dsgd.report import Page, Publication, library_bibtex
+from dsgd.report import Publication, library_bibtex
 from dsgd.report.provenance import LIBRARY_AUTHORS, LIBRARY_TITLE
 from dsgd.study import published
 from dsgd.sync import LocalSGD
@@ -130,10 +130,3 @@ def test_sources_are_found_in_what_was_run() -> None:
 
     assert keys(LocalSGD(4)) == ["msf", "local"]
     assert keys(ChocoSGD(8, TopK(0.01), 0.04), AutoSync(rule=QSR())) == ["qsr", "choco"]
-
-
-def test_a_page_cites_its_methods_and_the_library() -> None:
-    """Every page has the entries that it is given, and that of this library."""
-    text = Page("Q?", "A.", citations=published.citations([published.SOURCES["diloco"]])).render()
-    assert "@misc{diloco," in text
-    assert "@misc{dsgd," in text

@@ -170,15 +170,6 @@ def test_fragments_are_tried_where_they_are_predicted_to_gain():
     assert {one.sync.every for one in found if isinstance(one.sync, StreamingDiLoCo)} == {best.strategy.every}
 
 
-def test_a_model_of_an_unknown_gang_is_an_estimate():
-    """Without a measurement there is still a model, of any number of ranks and the given strategies."""
-    model = estimated_costs(4, [MinibatchSGD(), EASGD()])
-    load = Workload(1000, 10, 11, layout="sparse", dtype="float32")
-    assert 0 < model.epoch(load, 64).seconds < model.epoch(load, 1).seconds
-    assert model.epoch(load, EASGD(every=8)).rounds == 32
-    assert model.transport == "estimated"
-
-
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -223,14 +214,6 @@ def test_a_search_on_threads_recommends_what_reached_the_target_first(result):
     names: dict[str, Any] = {}
     exec(result.code, names)
     assert names["model"].get_params(deep=False) == result.estimator.get_params(deep=False)
-
-
-def test_a_result_is_plain_values(result):
-    """What the command prints as JSON survives it, and has every candidate."""
-    plain = json.loads(json.dumps(result.as_mapping(), allow_nan=False))
-    assert plain["line"] == result.line
-    assert plain["measured_s"] == pytest.approx(result.best.seconds)
-    assert len(plain["candidates"]) == len(result.table)
 
 
 def test_the_report_has_the_answer_and_asks_nobody(result, tmp_path):
