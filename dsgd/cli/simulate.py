@@ -11,7 +11,7 @@ import typer
 from dsgd.cli.files import rows_or_dataset
 from dsgd.cli.fit import make_estimator
 from dsgd.cli.options import COMPRESS_HELP, DATA, SYNC_HELP, AsJson, Task, examples, variants
-from dsgd.cli.study_options import numbers
+from dsgd.cli.study import numbers
 from dsgd.ledger import PHASES
 
 EXAMPLES: Final = examples(

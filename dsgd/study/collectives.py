@@ -310,10 +310,10 @@ STUDY: Final = Study(
             ("inproc", "shm", "tcp"), "inproc (threads), shm, spin and tcp, as shm,tcp.", choices=tuple(_NAMES),
             demo=("inproc", "shm"),
         ),
-        "ranks": Option((2, 4, 8), "Numbers of ranks, as 2,4,8.", numbers=True, least=2, demo=(2, 4)),
+        "ranks": Option((2, 4, 8), "Numbers of ranks, as 2,4,8.", least=2, demo=(2, 4)),
         "sizes": Option(
             (8, 512, 4_096, 32_768, 262_144, 2_097_152, 16_777_216), "Bytes of the vectors, as 8,4096,1048576.",
-            numbers=True, least=4, check=_whole, demo=(8, 4_096, 65_536, 1_048_576),
+            least=4, check=_whole, demo=(8, 4_096, 65_536, 1_048_576),
         ),
         "algorithms": Option(
             ALGORITHMS, "Algorithms, as ring,rabenseifner; a wrong name lists them.", choices=ALGORITHMS

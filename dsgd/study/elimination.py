@@ -306,7 +306,7 @@ STUDY: Final = Study(
         ),
         "cache_share": Option(0.1, "The small cache, as a share of the kernel matrix.", demo=0.01),
         "ranks": Option(
-            (1, 2), "Worker processes of the distributed runs, as 1,2; none for none.", numbers=True, least=1,
+            (1, 2), "Worker processes of the distributed runs, as 1,2; none for none.", least=1,
             may_be_empty=True,
         ),
         "rank_problems": Option(("clean", "noisy", "a9a"), may_be_empty=True, demo=("clean",)),
@@ -314,7 +314,7 @@ STUDY: Final = Study(
         "rank_repeats": Option(1, least=1),
         "repeats": Option(3, "Repetitions of each run.", least=1, demo=2),
         "n_threads": Option(
-            None, "Threads of the runs in this process; all by default.", number=True, flags=("--threads",),
+            None, "Threads of the runs in this process; all by default.", of=int, flags=("--threads",),
             panel="The machine",
         ),
         "tol": Option(1e-3, "Tolerance of the gap.", panel="The machine", above=0),

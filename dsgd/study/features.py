@@ -567,17 +567,17 @@ STUDY: Final = Study(
             demo=tuple(DataSource(name, 1_000, 1_000) for name in ("covtype-subset", "mnist", "ijcnn1")),
         ),
         "components": Option(
-            (100, 300, 1_000, 3_000, 10_000), "Features of a row of machines, as 100,1000.", numbers=True, least=1,
+            (100, 300, 1_000, 3_000, 10_000), "Features of a row of machines, as 100,1000.", least=1,
             demo=(100, 300, 1_000), may_be_empty=True,
         ),
-        "epochs": Option((10, 40), "Epochs of machines, as 10,40.", numbers=True, least=1, demo=(5, 20)),
+        "epochs": Option((10, 40), "Epochs of machines, as 10,40.", least=1, demo=(5, 20)),
         "agents": Option(25, "Agents.", least=3),
         "rows_per_agent": Option(
-            (10, 25, 100, 400, 1_600, 6_400), "Rows of each agent, as 10,100,1000.", numbers=True, least=1,
+            (10, 25, 100, 400, 1_600, 6_400), "Rows of each agent, as 10,100,1000.", least=1,
             demo=(10, 100, 1_600), may_be_empty=True,
         ),
         "features": Option(
-            (25, 50, 100, 200, 400, 800), "Features of a row of agents, as 25,100.", numbers=True, least=1,
+            (25, 50, 100, 200, 400, 800), "Features of a row of agents, as 25,100.", least=1,
             demo=(25, 100), may_be_empty=True,
         ),
         # Of agents whose features vary, and whose rows do.

@@ -549,7 +549,7 @@ STUDY: Final = Study(
         "repeats": Option(5, least=1, demo=3),
         "ranks": Option(32, "Ranks of the tables, a power of two.", panel=_COST),
         "tflops": Option(
-            None, "Also with computing at so many million million operations a second.", real=True, panel=_COST
+            None, "Also with computing at so many million million operations a second.", of=float, panel=_COST
         ),
         "latency": Option(0.436, "Milliseconds of an empty message.", panel=_COST, least=0),
         "bandwidth": Option(1 / 9, "Gigabytes a second between two ranks.", panel=_COST, above=0),

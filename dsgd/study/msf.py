@@ -673,9 +673,9 @@ STUDY: Final = Study(
                 DataSource("epsilon-like", 8_000, 16_000),
             ),
         ),
-        "ranks": Option((1, 2), "Worker processes, as 1,2,4.", numbers=True, least=1),
+        "ranks": Option((1, 2), "Worker processes, as 1,2,4.", least=1),
         "every": Option(
-            (1, 4, 16, 64, 256, 512, 1024, 4096), "Samples between two synchronisations, as 1,16,256.", numbers=True,
+            (1, 4, 16, 64, 256, 512, 1024, 4096), "Samples between two synchronisations, as 1,16,256.",
             least=1,
         ),
         "seeds": options.seeds(),

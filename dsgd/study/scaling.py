@@ -485,10 +485,10 @@ STUDY: Final = Study(
             None, "VGG-A, OverFeat-FAST, ASR DNN, or what makes a torch module, as package.module:name.", panel=_PANEL
         ),
         "shape": Option(
-            (), "Shape of a sample of that module, as 3,224,224.", flags=("--input",), numbers=True, panel=_PANEL,
+            (), "Shape of a sample of that module, as 3,224,224.", flags=("--input",), of=int, panel=_PANEL,
             may_be_empty=True,
         ),
-        "nodes": Option((1, 2, 4, 8, 16, 32, 64), "Numbers of nodes.", numbers=True, least=1, panel=_PANEL),
+        "nodes": Option((1, 2, 4, 8, 16, 32, 64), "Numbers of nodes.", least=1, panel=_PANEL),
         "batch": Option(256, "Samples of a step, over all nodes.", least=1, panel=_PANEL),
         "tflops": Option(2.0, "Million million operations a second of a node.", panel=_PANEL),
         "memory": Option(100.0, "Gigabytes a second of its memory.", panel=_PANEL),

@@ -303,9 +303,9 @@ STUDY: Final = Study(
             [DataSource("higgs-like", 4_000_000, 400_000), DataSource("criteo-like", 1_000_000, 100_000)],
             demo=(DataSource("higgs-like", 2_000_000, 100_000), DataSource("criteo-like", 600_000, 50_000)),
         ),
-        "ranks": Option((2,), "Numbers of threads, and of worker processes, as 2,4.", numbers=True, least=2),
+        "ranks": Option((2,), "Numbers of threads, and of worker processes, as 2,4.", least=2),
         "epochs": Option(
-            (1, 2, 5, 10), "Passes over the rows, as 1,2,5: a fit for each number.", numbers=True, least=1, demo=(1, 4)
+            (1, 2, 5, 10), "Passes over the rows, as 1,2,5: a fit for each number.", least=1, demo=(1, 4)
         ),
         "seeds": options.seeds(),
         "alpha": options.alpha(1e-6),

@@ -268,7 +268,7 @@ STUDY: Final = Study(
         "data": options.data([DataSource("ijcnn1")], demo=(DataSource("webspam-like", 4_000, 4_000),)),
         # Strategies by name, as estimators take them as ``sync``; None is all of them.
         "strategies": Option(None),
-        "ranks": Option((2, 4), "Numbers of ranks, as 2,4.", numbers=True, least=2, demo=(16,)),
+        "ranks": Option((2, 4), "Numbers of ranks, as 2,4.", least=2, demo=(16,)),
         "seeds": options.seeds(),
         "epochs": options.epochs(6),
         "network": options.network(demo="10GbE"),

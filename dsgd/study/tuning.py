@@ -472,7 +472,7 @@ STUDY: Final = Study(
             may_be_empty=True,
         ),
         "every": Option(
-            tuple(2**power for power in range(13)), "The fixed periods, as 1,16,256.", numbers=True, least=1,
+            tuple(2**power for power in range(13)), "The fixed periods, as 1,16,256.", least=1,
             demo=(16, 64, 256, 1024, 4096),
         ),
         "ranks": Option(2, "Worker processes.", least=2),

@@ -469,7 +469,7 @@ STUDY: Final = Study(
         "sizes": Option(
             (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
             "Numbers of rows for which steps are timed, as 1000,1000000; a million take 90 MB.",
-            numbers=True, least=2, demo=(1_000, 10_000, 100_000, 1_000_000),
+            least=2, demo=(1_000, 10_000, 100_000, 1_000_000),
         ),
         "repeats": Option(5, "Repetitions of what is timed.", least=1),
     },

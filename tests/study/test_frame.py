@@ -14,11 +14,12 @@ from sklearn.linear_model import SGDClassifier as Peer
 
 from dsgd import study as api
 from dsgd.__main__ import main
-from dsgd.cli import study_command
+from dsgd.cli import study as study_command
 from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
 from dsgd.report import Table
 from dsgd.report.provenance import command_line, machine, versions
 from dsgd.runtime import connect_client
+from dsgd.study import msf
 from dsgd.study.frame.data import majority_accuracy, objective, score
 from study_rows import made_rows
 from web_page import check_page
@@ -47,7 +48,7 @@ SQUARES = api.Study(
     "squares", "What is a square?", (),
     options={
         "kinds": api.Option(("odd", "even"), "Kinds.", choices=("odd", "even", "none")),
-        "numbers": api.Option((1, 2, 3, 4), "Numbers.", numbers=True, least=1, demo=(1, 2)),
+        "numbers": api.Option((1, 2, 3, 4), "Numbers.", least=1, demo=(1, 2)),
         "more": api.Option(0, "What is added.", least=0, above=-1),
     },
     grids=[
@@ -274,7 +275,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, *command: str) -> api.Study:
 
 def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is given replaces the demo's own; what is not stays. Numbers stand between commas, blanks or not."""
-    demo = api.msf.STUDY.demo()
+    demo = msf.STUDY.demo()
     study = asked(monkeypatch, "msf", "--demo", "--epochs", "2", "--rows", "500", "--seeds", "2", "--no-intercept",
                   "--target", "0", "--every", "1, 4,16")  # fmt: skip
     data = tuple(api.DataSource(source.name, 500) for source in demo.data)
@@ -282,7 +283,7 @@ def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.Monke
         data=data, epochs=2, seeds=(0, 1), fit_intercept=False, target_excess=0.0, every=(1, 4, 16)
     )
     study = asked(monkeypatch, "msf", "-d", "a9a", "--schedule", "per-epoch")
-    assert study == api.msf.STUDY.replace(data=(api.DataSource("a9a"),), schedule="per_epoch")
+    assert study == msf.STUDY.replace(data=(api.DataSource("a9a"),), schedule="per_epoch")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,7 @@ def test_no_scheduler_at_the_address_is_an_error(tmp_path: Path, monkeypatch: py
     """An address where nothing answers ends the study before anything is trained."""
     monkeypatch.delenv("DSGD_DATA", raising=False)
     monkeypatch.setattr(connect_client, "__defaults__", (0.3,))  # longer would change nothing
-    study = api.msf.STUDY.replace(data=[api.DataSource("ijcnn1-like", 200)])
+    study = msf.STUDY.replace(data=[api.DataSource("ijcnn1-like", 200)])
     with pytest.raises(ClusterUnreachableError):
         next(api.run_study(study, tmp_path, scheduler="tcp://127.0.0.1:9"))
     assert api.read_rows(tmp_path / "rows.jsonl") == []

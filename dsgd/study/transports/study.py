@@ -474,7 +474,7 @@ STUDY: Final = Study(
         "ways": Option(tuple(WAYS), "Ways, as rpc,tcp,registered; a wrong name lists them.", choices=tuple(WAYS)),
         "sizes": Option(
             (4, 1_000, 64_000, 1_000_000, 16_000_000, 256_000_000), "Bytes of messages, as 4,64000,16000000.",
-            (4, 64_000, 1_000_000, 16_000_000), numbers=True, least=4, may_be_empty=True, check=_check_size,
+            (4, 64_000, 1_000_000, 16_000_000), least=4, may_be_empty=True, check=_check_size,
         ),
         "models": Option(
             tuple(MODELS), "What is trained: logistic, cnn, 25M.", choices=tuple(MODELS), may_be_empty=True
