@@ -8,7 +8,7 @@ one length take turns, so that other load on the machine affects all of them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from dsgd.report import Axis, Claim, Figure, Line, Mark, Panel, Publication, Tab
 from dsgd.report.theme import MARKERS, MUTED, SERIES, TEXT
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import run_measurement
-from dsgd.study.frame.report import joined
+from dsgd.study.frame.report import joined, table
 from dsgd.study.frame.rows import Row, Run, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.parts import measure_parts, parts_figure, parts_table
@@ -260,18 +260,20 @@ def _table(gang: _Gang) -> Table:
 
 def _link_table(gangs: Sequence[_Gang]) -> Table:
     """Return the cost of a message in each gang, and how well it predicts the sums."""
-    columns: dict[str, Callable[[_Gang], str]] = {
-        "gang": lambda gang: gang.name,
-        "alpha us": lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
-        "beta ns": lambda gang: f"{1e9 * gang.rows[0]['byte_s']:.3f}",
-        "gamma ns": lambda gang: f"{1e9 * gang.rows[0]['added_byte_s']:.3f}",
-        "predicted / measured": lambda gang: f"{statistics.median(gang.ratios):.2f}",
-        "within a quarter": lambda gang: f"{_share_close(gang.ratios):.0%}",
-    }
+    columns = (
+        "gang = name | alpha us = alpha | beta ns = beta | gamma ns = gamma | predicted / measured = ratio | "
+        "within a quarter = close"
+    )
     note = (
         "Alpha per message, beta and gamma per byte, measured while all ranks exchange at once; medians of the ratios."
     )
-    return Table.of("What a message costs", gangs, columns, note)
+    return table(
+        "What a message costs", gangs, columns, note, alpha=lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
+        beta=lambda gang: f"{1e9 * gang.rows[0]['byte_s']:.3f}",
+        gamma=lambda gang: f"{1e9 * gang.rows[0]['added_byte_s']:.3f}",
+        ratio=lambda gang: f"{statistics.median(gang.ratios):.2f}",
+        close=lambda gang: f"{_share_close(gang.ratios):.0%}",
+    )  # fmt: skip
 
 
 def _figure(gangs: Sequence[_Gang]) -> Figure:

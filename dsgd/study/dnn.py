@@ -23,7 +23,7 @@ from dsgd.report.theme import MUTED
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, file_names, majority_accuracy, point, sizes_of, spent
-from dsgd.study.frame.report import data_table, gang_text, joined, line_of, where
+from dsgd.study.frame.report import data_table, gang_text, joined, line_of, table, where
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, pareto
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, average, exact
@@ -309,28 +309,25 @@ def _table(gang: _Gang) -> Table:
         times = gang.share(cell)
         return "1" if cell.strategy == _SYNCHRONOUS else f"1/{times:.1f}" if times >= 1 else f"{1 / times:.2f}"
 
-    columns: dict[str, Callable[[Cell], str]] = {
-        "method": lambda cell: " ".join(
-            [cell.strategy, *(star for star, front in fronts.items() if cell.strategy in front)]
-        ),
-        "accuracy": lambda cell: f"{cell.median('test_accuracy'):.2%}",
-        "- synchronous": lambda cell: f"{100 * (cell.median('test_accuracy') - base):+.2f}",
-        "s": lambda cell: figure_text(cell.median("train_s")),
-        "wire + wait s": lambda cell: figure_text(cell.median("wire_s") + cell.median("wait_s")),
-        "encode s": lambda cell: figure_text(cell.median("encode_s")),
-        "sent": lambda cell: byte_text(cell.median("bytes_sent")),
-        "sent / synchronous": share,
-        "control": lambda cell: "-" if (sent := cell.stat("control_bytes_sent")) is None else byte_text(sent.median),
-        "rounds": lambda cell: f"{cell.median('rounds'):,.0f}",
-        "messages": lambda cell: f"{cell.median('messages'):,.0f}",
-    }
+    def method(cell: Cell) -> str:
+        return " ".join([cell.strategy, *(star for star, front in fronts.items() if cell.strategy in front)])
+
+    columns = (
+        "method = method | accuracy = test_accuracy:.2% | - synchronous = behind | s = train_s:3 | "
+        "wire + wait s = wire | encode s = encode_s:3 | sent = bytes_sent:B | sent / synchronous = share | "
+        "control = control_bytes_sent:B | rounds = rounds:,.0f | messages = messages:,.0f"
+    )
     note = (
         f"{first['n_params']:,} parameters, {first['looks'][-1]} epochs over {first['rows']:,} rows; accuracy on "
         f"{first['test_rows']:,} others. Seconds but the first column: of the mean rank. Sent: by all ranks together, "
         "for the algorithm; control: all other messages. "
         "No other method is better in both accuracy and bytes (*), or accuracy and seconds (+)."
     )
-    return Table.of(gang.name, gang.cells, columns, note)
+    return table(
+        gang.name, gang.cells, columns, note, method=method, share=share,
+        behind=lambda cell: f"{100 * (cell.median('test_accuracy') - base):+.2f}",
+        wire=lambda cell: figure_text(cell.median("wire_s") + cell.median("wait_s")),
+    )  # fmt: skip
 
 
 _SENT: Final = Axis("sent by all ranks", "log", "B")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from dsgd.report.theme import TEXT
 from dsgd.study.agents import ALONE, GRAPHS, ONE_MACHINE, run_agents
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_keep, sizes_of
-from dsgd.study.frame.report import data_table, joined, line_of
+from dsgd.study.frame.report import data_table, joined, line_of, table
 from dsgd.study.frame.rows import Cell, Row, Run, Stat, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Interval, as_points, as_times, average
@@ -264,14 +264,9 @@ def _size_tables(sizes: Sequence[_Size]) -> list[Table]:
 
 def _graph_table(sizes: Sequence[_Size]) -> Table:
     """Return what the graphs are."""
-    columns: dict[str, Callable[[Cell], str]] = {
-        "graph": lambda cell: cell.graph,
-        "neighbours at most": lambda cell: str(cell.neighbours),
-        "spectral gap": lambda cell: f"{cell.gap:.3f}",
-    }
     cells = [cell for name, cell in (sizes[0].cells if sizes else {}).items() if name in GRAPHS]
     note = "Gap: one minus the second largest modulus of an eigenvalue of the weights; Metropolis weights."
-    return Table.of("Graphs", cells, columns, note)
+    return table("Graphs", cells, "graph = graph | neighbours at most = neighbours | spectral gap = gap:.3f", note)
 
 
 def _machine_table(sets: Sequence[_Set]) -> Table:

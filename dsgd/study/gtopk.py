@@ -21,13 +21,13 @@ import numpy as np
 from dsgd.collectives.cost import Link
 from dsgd.compress import DGC, GTopK
 from dsgd.errors import InvalidParameterError
-from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, byte_text
+from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table
 from dsgd.sim import SimulatedCluster
 from dsgd.study import gtopk_cost as cost
 from dsgd.study.dnn import Digits, described, load_digits
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, place_name
-from dsgd.study.frame.report import data_table, line_of
+from dsgd.study.frame.report import data_table, line_of, table
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, as_points
@@ -346,16 +346,10 @@ def summarise_courses(rows: Sequence[Row]) -> list[Lesson]:
 
 def _course_table(lesson: Lesson) -> Table:
     dense_bytes = lesson.dense.median("bytes_sent")
-    columns: dict[str, Callable[[Cell], str]] = {
-        "sums": lambda cell: cell.strategy,
-        "accuracy": lambda cell: f"{cell.median('test_accuracy'):.2%}",
-        "- dense, 95 %": lambda cell: lesson.gap(cell),
-        "test loss": lambda cell: f"{cell.median('test_loss'):.4f}",
-        "loss - dense, 95 %": lambda cell: lesson.gap(cell, "test_loss"),
-        "training loss": lambda cell: f"{cell.median('train_loss'):.4f}",
-        "sent": lambda cell: byte_text(cell.median("bytes_sent")),
-        "dense / sent": lambda cell: f"{dense_bytes / cell.median('bytes_sent'):.0f}x",
-    }
+    columns = (
+        "sums = strategy | accuracy = test_accuracy:.2% | - dense, 95 % = gap | test loss = test_loss:.4f | "
+        "loss - dense, 95 % = loss | training loss = train_loss:.4f | sent = bytes_sent:B | dense / sent = times"
+    )
     first = lesson.dense.rows[0]
     least = (
         "" if first["least_loss"] is None else f" No model can have a lower mean loss than {first['least_loss']:.4f}."
@@ -365,7 +359,10 @@ def _course_table(lesson: Lesson) -> Table:
         f"a rank in a step; tested on {first['test_rows']:,} others, {len(lesson.dense.rows)} seeds. Sent: by all "
         f"ranks, with the warm-up.{least}"
     )
-    return Table.of(lesson.name, lesson.cells, columns, note)
+    return table(
+        lesson.name, lesson.cells, columns, note, gap=lesson.gap, loss=lambda cell: lesson.gap(cell, "test_loss"),
+        times=lambda cell: f"{dense_bytes / cell.median('bytes_sent'):.0f}x",
+    )  # fmt: skip
 
 
 def check_convergence(lessons: Sequence[Lesson]) -> list[Claim]:
@@ -413,17 +410,13 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         for size, (put_back, conserving) in zip(_MERGED, map(cost.lost_share, _MERGED), strict=True)
     ]
     lost_text = f"{lost[-1]['put_back']:.1%}"
-    mass_columns = {
-        "ranks": lambda row: f"{row['ranks']}",
-        "put-back": lambda row: f"{row['put_back']:.2%}",
-        "conserving": lambda row: f"{row['conserving']:.2%}",
-    }
+    mass_columns = "ranks = ranks | put-back = put_back:.2% | conserving = conserving:.2%"
     tables = [
         *map(_course_table, lessons),
         cost.scaling_table(steps, most),
         cost.efficiency_table(curves, sizes),
         cost.parts_table(steps),
-        Table.of("Chosen mass that is neither applied nor kept", lost, mass_columns),
+        table("Chosen mass that is neither applied nor kept", lost, mass_columns),
     ]
     published = [(lesson, cell) for lesson in lessons if (cell := one_of(lesson.cells, strategy="gtop-k"))]
     said = [f"{lesson.gap(cell)} for {lesson.name}" for lesson, cell in published]

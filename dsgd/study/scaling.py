@@ -7,7 +7,7 @@ wires. The published points are in ``published.toml``. The same can be said of a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from dsgd.report.tables import Claim, Table, byte_text, figure_text
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
 from dsgd.sim import scaling as balances
 from dsgd.sim.network import Network, network_for
+from dsgd.study.frame.report import table
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.study import Option, Study
 from dsgd.study.published import FIGURES, STATEMENTS, Statement, exact
@@ -160,43 +161,35 @@ def vary(point: PublishedPoint) -> list[float]:
 
 def _points_table(predicted: Sequence[Predicted]) -> Table:
     """Return the published speed-ups beside the predicted ones."""
-    columns: dict[str, Callable[[Predicted], str]] = {
-        "point": lambda found: found.point.name,
-        "batch": lambda found: f"{found.point.batch:,}",
-        "published": lambda found: f"{found.point.speedup:g}x",
-        "data parallel": lambda found: f"{found.data.speedup:.1f}x",
-        "hybrid": lambda found: f"{found.hybrid.speedup:.1f}x",
-        "hybrid / published": lambda found: f"{found.ratio:.2f}",
-        "step ms": lambda found: f"{1e3 * found.hybrid.step.seconds:.1f}",
-        "waited ms": lambda found: f"{1e3 * found.hybrid.step.exposed_s:.1f}",
-        "unexplained ms": lambda found: f"{1e3 * found.unexplained_s:.1f}",
-        "sent / node": lambda found: byte_text(found.hybrid.step.n_bytes),
-    }
+    columns = (
+        "point = point.name | batch = point.batch:, | published = point.speedup:{:g}x | "
+        "data parallel = data.speedup:{:.1f}x | hybrid = hybrid.speedup:{:.1f}x | hybrid / published = ratio:.2f | "
+        "step ms = hybrid.step.seconds*1e3:.1f | waited ms = hybrid.step.exposed_s*1e3:.1f | "
+        "unexplained ms = unexplained_s*1e3:.1f | sent / node = hybrid.step.n_bytes:B"
+    )
     note = (
         "Data parallel, hybrid: predicted. Step, waited, sent: of the hybrid. Unexplained: how much longer a step "
         "would take for the published speed-up on the assumed machine."
     )
-    return Table.of("Published speed-ups and predictions", predicted, columns, note)
+    return table("Published speed-ups and predictions", predicted, columns, note)
 
 
 def _assumptions_table(predicted: Sequence[Predicted]) -> Table:
     """Return what is assumed of the machines and wires."""
     points = {(found.point.node, found.point.network): found.point for found in predicted}.values()
-    columns: dict[str, Callable[[PublishedPoint], str]] = {
-        "machine and wire": lambda point: f"{point.node}, {point.network}",
-        "from": lambda point: f"{point.machine.source}. Wire: {point.wire.source}",
-        "TFLOP/s": lambda point: f"{point.machine.flop_per_s / 1e12:.2f}",
-        "reached: conv. / matrix": lambda point: (
-            f"{point.machine.conv_efficiency:.0%} / {point.machine.linear_efficiency:.0%}"
-        ),
-        "memory GB/s": lambda point: f"{point.machine.memory_bytes_per_s / 1e9:.0f}",
-        "latency us": lambda point: f"{1e6 * point.wire.between.alpha_s:.1f}",
-        "GB/s": lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
-        "balance FLOP/B": lambda point: f"{balances.node_balance(point.machine, point.wire.between):.0f}",
-    }
+    columns = (
+        "machine and wire = {0.node}, {0.network} | from = {0.machine.source}. Wire: {0.wire.source} | "
+        "TFLOP/s = machine.flop_per_s*1e-12:.2f | "
+        "reached: conv. / matrix = {0.machine.conv_efficiency:.0%} / {0.machine.linear_efficiency:.0%} | "
+        "memory GB/s = machine.memory_bytes_per_s*1e-9:.0f | latency us = wire.between.alpha_s*1e6:.1f | GB/s = rate | "
+        "balance FLOP/B = balance"
+    )
     open_points = " ".join(f"{found.point.name}: {found.point.assumed}" for found in predicted)
     note = f"Balance: peak operations a second over bytes a second of the wire. {open_points}"
-    return Table.of("What is assumed", points, columns, note, n_text=2)
+    return table(
+        "What is assumed", points, columns, note, 2, rate=lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
+        balance=lambda point: f"{balances.node_balance(point.machine, point.wire.between):.0f}",
+    )  # fmt: skip
 
 
 def _variations_table(predicted: Sequence[Predicted]) -> Table:
@@ -213,15 +206,11 @@ def layers_table(
 ) -> Table:
     """Return one row per layer: its operations per byte, and how it is best shared."""
     balance = balances.node_balance(node, network.between)
-    columns: dict[str, Callable[[balances.Placement], str]] = {
-        "layer": lambda place: place.layer.name,
-        "shared by": lambda place: place.sharing,
-        "parameters": lambda place: f"{place.layer.n_params:,}",
-        "forward MFLOP": lambda place: figure_text(place.layer.forward_flop / 1e6),
-        "FLOP/B": lambda place: figure_text(balances.flop_per_byte(place.layer, batch / nodes)),
-        "groups x nodes": lambda place: f"{place.groups} x {place.group_size}",
-        "sent / node": lambda place: byte_text(place.n_bytes),
-    }
+    columns = (
+        "layer = layer.name | shared by = sharing | parameters = layer.n_params:, | "
+        "forward MFLOP = layer.forward_flop*1e-6:3 | FLOP/B = ratio | groups x nodes = {0.groups} x {0.group_size} | "
+        "sent / node = n_bytes:B"
+    )
     places = [place for place in balances.place_layers(layers, nodes, batch) if place.layer.n_params]
     limit = balances.scaling_limit(layers, batch, balance)
     convolutions = f" Its convolutions together are above it up to {limit:.0f} nodes." if limit < float("inf") else ""
@@ -229,22 +218,25 @@ def layers_table(
         f"FLOP/B: operations of a step per byte sent, shared by samples; the balance of the machine is {balance:.0f}."
         f"{convolutions} Groups x nodes in each: samples are divided between groups, weights inside."
     )
-    return Table.of(f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, n_text=2)
+    return table(
+        f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, 2,
+        ratio=lambda place: figure_text(balances.flop_per_byte(place.layer, batch / nodes)),
+    )  # fmt: skip
 
 
 def _curve_table(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]], title: str) -> Table:
     """Return speed-up, efficiency and waiting time, one row per number of nodes."""
-    columns: dict[str, Callable[[tuple[balances.ScalingPoint, balances.ScalingPoint]], str]] = {
-        "nodes": lambda pair: str(pair[0].nodes),
-        "data parallel": lambda pair: f"{pair[0].speedup:.2f}x",
-        "hybrid": lambda pair: f"{pair[1].speedup:.2f}x",
-        "efficiency": lambda pair: f"{pair[1].efficiency:.0%}",
-        "step ms": lambda pair: f"{1e3 * pair[1].step.seconds:.3g}",
-        "waited ms": lambda pair: f"{1e3 * pair[1].step.exposed_s:.3g}",
-        "sent / node": lambda pair: byte_text(pair[1].step.n_bytes),
-    }
-    pairs = zip(*found.values(), strict=True)
-    return Table.of(title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.")
+    pairs = [{"data": data, "hybrid": hybrid} for data, hybrid in zip(*found.values(), strict=True)]
+    columns = (
+        "nodes = {0[data].nodes} | data parallel = {0[data].speedup:.2f}x | hybrid = {0[hybrid].speedup:.2f}x | "
+        "efficiency = {0[hybrid].efficiency:.0%} | step ms = step | waited ms = waited | sent / node = sent"
+    )
+    return table(
+        title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.",
+        step=lambda pair: f"{1e3 * pair['hybrid'].step.seconds:.3g}",
+        waited=lambda pair: f"{1e3 * pair['hybrid'].step.exposed_s:.3g}",
+        sent=lambda pair: byte_text(pair["hybrid"].step.n_bytes),
+    )  # fmt: skip
 
 
 def _claims(predicted: Sequence[Predicted]) -> list[Claim]:

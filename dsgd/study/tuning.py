@@ -24,7 +24,7 @@ from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_t
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, objective, place, score
-from dsgd.study.frame.report import joined
+from dsgd.study.frame.report import joined, table
 from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, Interval, ratio, were_busy
@@ -411,20 +411,20 @@ def regret_table(rows: Sequence[Row]) -> Table:
 def _sweep_table(one: _Set) -> Table:
     """Return all policies on a set."""
     lowest, highest = (figure_text(limit(one.targets.values())) for limit in (min, max))
-    columns = {
-        "policy": lambda cell: cell.policy,
-        "ms to target": lambda cell: f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
-        "regret": lambda cell: _times(one.regret(cell)),
-        "ms of first epoch": lambda cell: f"{1e3 * statistics.median(r['curve'][0]['seconds'] for r in cell.rows):.2f}",
-        "communication %": lambda cell: f"{100 * cell.median('share'):.1f}",
-        "period in the end": lambda cell: str(cell.period),
-        "accuracy %": lambda cell: "-" if cell.accuracy is None else f"{100 * cell.accuracy:.2f}",
-    }
+    columns = (
+        "policy = policy | ms to target = target | regret = regret | ms of first epoch = first | "
+        "communication % = share*100:.1f | period in the end = {0.period} | accuracy % = accuracy*100:.2f"
+    )
     note = (
         f"Target: an objective of {lowest} to {highest}, by seed. Runs without an accuracy were far behind after "
         "their first epoch and ended there."
     )
-    return Table.of(f"{one.dataset}: every policy", (*one.sweep, *one.rules), columns, note)
+    return table(
+        f"{one.dataset}: every policy", (*one.sweep, *one.rules), columns, note,
+        target=lambda cell: f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
+        regret=lambda cell: _times(one.regret(cell)),
+        first=lambda cell: f"{1e3 * statistics.median(row['curve'][0]['seconds'] for row in cell.rows):.2f}",
+    )  # fmt: skip
 
 
 def _time_panel(one: _Set) -> Panel:

@@ -20,7 +20,7 @@ from dsgd.errors import DsgdError
 from dsgd.report.figures import texts_at
 from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
 from dsgd.study.comparison.runs import FAMILIES, SEQUENTIAL
-from dsgd.study.frame.report import data_table, joined, line_of
+from dsgd.study.frame.report import data_table, joined, line_of, table
 from dsgd.study.frame.rows import Cell, Row, cells_of, pareto, to_frame
 from dsgd.study.frame.study import Study, study_page
 from dsgd.study.published import Interval, as_points, as_times, ratio, were_busy
@@ -279,20 +279,17 @@ def _said(found: Interval | None, form: Callable[[float], str], even: float, wor
 
 def search_table(rows: Sequence[Row]) -> report.Table:
     """Return what was tried for rate and period, one row per trial."""
-    return report.Table.of(
-        "Search for rate and period",
-        rows,
-        {
-            "strategy": lambda row: row["strategy"] + " *" * row["chosen"],
-            "with": lambda row: row["sync"],
-            "rate": lambda row: f"{row['eta0']:g}" if row["schedule"] != "optimal" else "optimal",
-            "s to target": lambda row: "-" if row["to_target_s"] is None else report.figure_text(row["to_target_s"]),
-            "objective": lambda row: "diverged" if row["diverged"] else f"{row['objective']:.4g}",
-        },
+    note = (
         f"All trials have seed {rows[0]['seed']}, which no other run has. * taken: soonest at the target, which is the "
-        "best final objective of all trials and a little; else the lowest objective.",
-        n_text=2,
+        "best final objective of all trials and a little; else the lowest objective."
     )
+    return table(
+        "Search for rate and period", rows,
+        "strategy = name | with = sync | rate = rate | s to target = to_target_s:3 | objective = objective", note, 2,
+        name=lambda row: row["strategy"] + " *" * row["chosen"],
+        rate=lambda row: f"{row['eta0']:g}" if row["schedule"] != "optimal" else "optimal",
+        objective=lambda row: "diverged" if row["diverged"] else f"{row['objective']:.4g}",
+    )  # fmt: skip
 
 
 _FRONT: Final = (

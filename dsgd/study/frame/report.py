@@ -22,26 +22,19 @@ from dsgd.report import (
 from dsgd.study.frame.data import missing_runs
 from dsgd.study.frame.rows import Cell, Row, Stat, cells_of
 
-_COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
-    "data": lambda row: row["dataset"],
-    "source": lambda row: row["source"],
-    "train rows": lambda row: f"{row['rows']:,}",
-    "test rows": lambda row: f"{row['test_rows']:,}",
-    "a row": lambda row: " x ".join(map(str, row["shape"])),
-    "features": lambda row: f"{row['features']:,}",
-    "columns": lambda row: f"{row['columns']:,}",
-    "gamma": lambda row: f"{row['gamma']:.3g}",
-    "non-zero": lambda row: f"{row['density']:.1%}",
-    "commonest label": lambda row: f"{row['majority_accuracy']:.2%}",
-    "checksum": lambda row: row.get("checksum", "-"),
-    "best possible": lambda row: "-" if row["bayes_accuracy"] is None else f"{row['bayes_accuracy']:.2%}",
-}
+_COLUMNS: Final = {
+    "data": "dataset", "source": "source", "train rows": "rows:,", "test rows": "test_rows:,", "a row": "shape",
+    "features": "features:,", "columns": "columns:,", "gamma": "gamma:.3g", "non-zero": "density:.1%",
+    "commonest label": "majority_accuracy:.2%", "checksum": "checksum", "best possible": "bayes_accuracy:.2%",
+}  # fmt: skip
 
 
 def data_table(rows: Iterable[Row], *more: str, note: str = "", title: str = "Data") -> Table:
     """Return what was trained on: name, source, rows and checksum of each set, and `more` columns."""
-    columns = {name: _COLUMNS[name] for name in ("data", "source", "train rows", "test rows", *more, "checksum")}
-    return Table.of(title, (cell.rows[0] for cell in cells_of(rows, "dataset")), columns, note, n_text=2)
+    names = ("data", "source", "train rows", "test rows", *more, "checksum")
+    columns = " | ".join(f"{name} = {_COLUMNS[name]}" for name in names)
+    first = (cell.rows[0] for cell in cells_of(rows, "dataset"))
+    return table(title, first, columns, note, 2, shape=lambda row: " x ".join(map(str, row["shape"])))
 
 
 def facts(rows: Sequence[Row], *own: tuple[str, str]) -> list[tuple[str, str]]:
@@ -99,6 +92,8 @@ _FORMS: Final[Mapping[str, Callable[[float], str]]] = {"3": figure_text, "B": by
 
 def _say(item: Any, spec: str) -> str:
     """Return what a column says of an item; see `table`."""
+    if spec.startswith("{"):
+        return spec.format(item)
     name, _, form = spec.partition(":")
     name, _, factor = name.partition("*")
     if isinstance(item, Mapping):
@@ -127,7 +122,7 @@ def table(
     columns : str
         ``heading = name:form`` with bars between. Of cells it is the median of a column, or without a form what all
         rows agree in; of records an attribute. Forms are those of `format`, templates, ``3`` (three digits), ``B``
-        (bytes) and ``s`` (seconds); ``name*1e3`` is a thousand times the value.
+        (bytes) and ``s`` (seconds); ``name*1e3`` is a thousand times the value. ``{0.name} of {0.other}`` has several.
     **own : callable
         What columns say whose name is one of these.
     """
