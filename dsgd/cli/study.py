@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dsgd.cli.options import COMPRESS_HELP, SYNC_HELP, AsJson, examples, variants
+from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, examples, option, variants, with_options
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -74,47 +73,43 @@ def _underscored(text: str | None) -> str | None:
     return None if text is None else text.replace("-", "_")
 
 
-def _option(kind: Any, *flags: str, panel: str | None = None, **settings: Any) -> Any:
-    return Annotated[kind, typer.Option(*flags, rich_help_panel=panel, **settings)]
-
-
 _GRID, _PLACE = "The grid", "Where ranks run"
-_OUT: Final = _option(Path, "--out", "-o", help="Folder for rows, figures and report.")
-_FORCE: Final = _option(bool, "--force", help="Repeat runs whose rows are in the folder already.")
-_DEMO: Final = _option(bool, "--demo", help="The small form: two cores, a minute or two.")
-_SCHEDULER: Final = _option(str | None, help="Use the cluster at this address; by default one is started here.")
+_OUT: Final = option(Path, "--out", "-o", default=..., help="Folder for rows, figures and report.")
+_FORCE: Final = option(bool, "--force", default=False, help="Repeat runs whose rows are in the folder already.")
+_DEMO: Final = option(bool, "--demo", default=False, help="The small form: two cores, a minute or two.")
+_SCHEDULER: Final = option(str | None, help="Use the cluster at this address; by default one is started here.")
 # Where ranks may be simulated too.
 _SIMULATED: Final[Mapping[str, Any]] = {
-    "simulated": _option(bool, "--simulated", panel=_PLACE, help="Ranks on a virtual clock."),
-    "network": _option(
+    "simulated": option(bool, "--simulated", default=False, panel=_PLACE, help="Ranks on a virtual clock."),
+    "network": option(
         str | None, panel=_PLACE, help="Simulated ranks only: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN."
     ),
 }
-_ON_SCHEDULER: Final = _option(
+_ON_SCHEDULER: Final = option(
     str | None, panel=_PLACE, help="Use the cluster at this address; by default workers are started here."
 )
 _DATA: Final[Mapping[str, Any]] = {
-    "dataset": _option(
+    "dataset": option(
         list[str] | None, "--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`."
     ),
-    "rows": _option(int | None, panel=_GRID, help="Training rows of each dataset."),
+    "rows": option(int | None, panel=_GRID, help="Training rows of each dataset."),
 }
 # What commands take that is no option of their study.
 _MORE: Final[Mapping[str, Mapping[str, Any]]] = {
     "elimination": {
-        "problem": _option(
+        "problem": option(
             list[str] | None, "--problem", "-p",
             help="Problem; repeat for several. All by default; a wrong name lists them.",
         ),
-        "rows": _option(int | None, "--rows", panel=_GRID, help="Rows of each problem."),
-        "cost": _option(float | None, "--cost", "-C", panel=_GRID, help="C; each problem has its own by default."),
+        "rows": option(int | None, "--rows", panel=_GRID, help="Rows of each problem."),
+        "cost": option(float | None, "--cost", "-C", panel=_GRID, help="C; each problem has its own by default."),
     },
     "strategies": {
-        "strategy": _option(
+        "strategy": option(
             list[str] | None, "--strategy", "-s",
             help=f"What to compare; repeat for several: {SYNC_HELP}. All by default.",
         ),
-        "compress": _option(
+        "compress": option(
             list[str] | None,
             help=f"Run those that take a compressor with this one as well; repeat for several: {COMPRESS_HELP}.",
         ),
@@ -160,9 +155,9 @@ def _function_of(study: Study) -> Callable[..., None]:
         tell(report.page, out, report.tables, {"n_runs": len(rows), **report.facts}, as_json=as_json)
 
     parameters: dict[str, Any] = {"out": _OUT, **_MORE.get(study.name, {})}
-    for name, option in study.options.items():
-        if option.help and not (name == "network" and study.simulated):
-            parameters |= _DATA if name == "data" else {name: _parameter(option)}
+    for name, declared in study.options.items():
+        if declared.help and not (name == "network" and study.simulated):
+            parameters |= _DATA if name == "data" else {name: _parameter(declared)}
     if study.simulated:
         parameters |= _SIMULATED
     if study.on_cluster:
@@ -171,34 +166,26 @@ def _function_of(study: Study) -> Callable[..., None]:
         parameters["demo"] = _DEMO
     if study.grids:
         parameters["force"] = _FORCE
-    parameters["as_json"] = AsJson
-    defaults = {"out": inspect.Parameter.empty} | dict.fromkeys(("simulated", "demo", "force", "as_json"), False)
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(name))
-            for name, kind in parameters.items()
-        ]
-    )
-    run.__annotations__ = parameters
-    return run
+    parameters["as_json"] = JSON
+    return with_options(parameters)(run)
 
 
-def _parameter(option: Option) -> Any:
-    """Return the parameter of a command for an option."""
-    default, flags = option.default, option.flags
-    many, settings = isinstance(default, (tuple, list)), dict[str, Any](help=option.help, panel=option.panel)
-    if option.seeds:
-        return _option(int | None, **settings, min=1, callback=_first_seeds)
-    kind: Any = list[str] if many else option.of or (str if default is None else type(default))
-    if many and (option.of is int or (default and isinstance(default[0], int))):
-        kind, settings["callback"] = str, _numbers_or_none if option.may_be_empty else numbers
-    elif option.words or (many and not flags):
+def _parameter(one: Option) -> Any:
+    """Return the parameter of a command for an one."""
+    default, flags = one.default, one.flags
+    many, settings = isinstance(default, (tuple, list)), dict[str, Any](help=one.help, panel=one.panel)
+    if one.seeds:
+        return option(int | None, **settings, min=1, callback=_first_seeds)
+    kind: Any = list[str] if many else one.of or (str if default is None else type(default))
+    if many and (one.of is int or (default and isinstance(default[0], int))):
+        kind, settings["callback"] = str, _numbers_or_none if one.may_be_empty else numbers
+    elif one.words or (many and not flags):
         kind, settings["callback"] = str, _words
-    elif kind is str and option.choices:
+    elif kind is str and one.choices:
         settings["callback"] = _underscored
-    if kind is int and option.least is not None:
-        settings["min"] = int(option.least)
-    return _option(kind | None, *flags, **settings)
+    if kind is int and one.least is not None:
+        settings["min"] = int(one.least)
+    return option(kind | None, *flags, **settings)
 
 
 def _asked(preset: Study, values: dict[str, Any], *, demo: bool) -> Study:
