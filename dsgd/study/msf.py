@@ -35,7 +35,7 @@ from dsgd.report.theme import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS
 from dsgd.report.theme import PHASES as SHOWN_PHASES
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.data import DataSource, objective, place, score, spent
+from dsgd.study.frame.data import DataSource, classifier, objective, place, score, spent
 from dsgd.study.frame.report import data_table, joined, line_of, lines_of, table, tally, time_text
 from dsgd.study.frame.rows import Cell, Row, Run, Stat, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
@@ -103,21 +103,11 @@ def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
 
 
 def _model(run: Run, where: Any, *, max_iter: int) -> SGDClassifier:
-    study = run.study
-    return SGDClassifier(
-        loss=study.loss,
-        alpha=study.alpha,
-        learning_rate=study.schedule,
-        fit_intercept=study.fit_intercept,
-        max_iter=max_iter,
-        tol=None,
-        random_state=run.seed,
-        # One rank has no peers: its epochs are not cut into rounds.
-        sync=EpochAveraging() if run.every is None else LocalSGD(every=run.every),
-        n_jobs=run.ranks,
-        client=where,
-        transport="auto" if isinstance(where, SimulatedCluster) else "tcp",
-    )
+    # One rank has no peers: its epochs are not cut into rounds.
+    sync = EpochAveraging() if run.every is None else LocalSGD(every=run.every)
+    transport = "auto" if isinstance(where, SimulatedCluster) else "tcp"
+    place: dict[str, Any] = {"n_jobs": run.ranks, "client": where, "transport": transport}
+    return classifier(run, fit_intercept=run.fit_intercept, max_iter=max_iter, sync=sync, **place)
 
 
 # -- reading rows --------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from dsgd.ledger import PHASES
 from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_text, period_axis, series
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.data import DataSource, objective, place, score
+from dsgd.study.frame.data import DataSource, classifier, objective, place, score
 from dsgd.study.frame.report import joined, table
 from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
@@ -170,16 +170,8 @@ class _Curve:
 
 
 def _model(run: Run, where: Any, epochs: int) -> SGDClassifier:
-    return SGDClassifier(
-        loss=run.loss,
-        alpha=run.alpha,
-        max_iter=epochs,
-        tol=None,
-        random_state=run.seed,
-        sync=_strategy(run),
-        n_jobs=None if isinstance(where, SimulatedCluster) else run.ranks,
-        client=where,
-    )
+    jobs = None if isinstance(where, SimulatedCluster) else run.ranks
+    return classifier(run, max_iter=epochs, sync=_strategy(run), n_jobs=jobs, client=where)
 
 
 # -- reading rows --------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
 from dsgd.study import claims as api
 from dsgd.study.claims.contests import Versus, judge_accuracy, judge_objective, judge_over
-from dsgd.study.claims.fits import fewest
 from dsgd.study.claims.registry import verdict_of
 from dsgd.study.comparison.result import Comparison
 from dsgd.study.comparison.runs import SEQUENTIAL
@@ -125,14 +124,6 @@ def test_comparisons_decide_by_what_both_methods_reach() -> None:
     said = [saves.claim(comparison(n_bytes=2, bytes_sent=value)) for value in (1000, 100)]
     assert [(claim.ours, claim.verdict) for claim in said] == [("500x", "holds"), ("50x", "fails")]
     assert said[0].key == "diloco/bytes"
-
-
-def test_what_is_needed_least_is_the_first_count_that_is_enough() -> None:
-    """Counts are tried as they ascend, and none after the first that is enough; infinity where none is."""
-    tried: list[int] = []
-    assert fewest((1, 2, 4, 8), lambda n: bool(tried.append(n)) or n >= 3) == 4.0
-    assert tried == [1, 2, 4]
-    assert fewest((1, 2), lambda n: False) == float("inf")
 
 
 def test_a_method_that_diverges_confirms_nothing() -> None:

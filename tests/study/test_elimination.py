@@ -205,22 +205,6 @@ def test_what_was_not_run_is_not_judged():
     assert {claim.holds for claim in claims} == {None}
 
 
-def test_sets_whose_rows_are_all_kept_are_said_to_have_nothing_to_save():
-    """Up to 2,048 samples the cache says nothing about a run without elimination, and the claim says so."""
-    for rows, is_said in ((2_000, True), (2_100, False)):
-        study = SMALL.replace(problems=(replace(PROBLEMS["clean"], rows=rows),))
-        assert ("all rows kept" in claim_on(made_rows(study), "auto, small cache").note) is is_said
-
-
-@pytest.mark.parametrize(("share", "rows", "said"), [(0.01, (20_000, 20_000), "1"), (0.01, (5_000, 4_000), "1 to 1.6")])
-def test_panels_say_what_the_cache_holds(share, rows, said):
-    """The small cache of a panel is the share of the matrix that its fits had; a megabyte is the least."""
-    problems = [replace(PROBLEMS[name], rows=n) for name, n in zip(("clean", "noisy"), rows, strict=True)]
-    figures = study_page(SMALL, made_rows(SMALL.replace(problems=problems, cache_share=share))).figures
-    titles = next([panel.title for panel in figure.panels] for figure in figures if figure.name == "work")
-    assert titles == [f"Cache of {said} % of the matrix", "Cache that fits"]
-
-
 def test_a_page_has_a_figure_for_each_question():
     """Times by ranks have a table, and seconds that were measured once are doubted."""
     study = SMALL.replace(ranks=(1, 2), rank_problems=("clean",), repeats=1)

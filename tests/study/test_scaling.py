@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dsgd.cli import app
 from dsgd.study import study_page
-from dsgd.study.scaling import PUBLISHED, STUDY, VARIATIONS, Predicted, layers_table, predict_point, vary
+from dsgd.study.scaling import PUBLISHED, STUDY, VARIATIONS, Predicted, predict_point, vary
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +46,6 @@ def test_predictions_move_the_way_assumptions_do() -> None:
         base, *others = vary(point)
         assert len(others) == len(VARIATIONS) - 1
         assert max(others) < base
-
-
-def test_tables_say_how_layers_are_shared() -> None:
-    """One row per published point, one per layer with parameters, and the balance in the note."""
-    page = study_page(STUDY, [])
-    assert len(page.tables[0].rows) == len(PUBLISHED)
-    assert [row["published"] for row in page.rows] == [point.speedup for point in PUBLISHED]
-    point = PUBLISHED[4]
-    table = layers_table(point.layers, point.nodes, point.batch, point.machine, point.wire, "VGG-A")
-    assert len(table.rows) == 11
-    assert dict(row[:2] for row in table.rows)["fc6"] == "model"
-    assert "1336" in table.note
 
 
 def test_the_command_refuses_what_it_cannot_trace(tmp_path: Path) -> None:
