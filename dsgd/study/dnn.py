@@ -363,11 +363,13 @@ def _curves_figure(gangs: Sequence[_Gang]) -> Figure:
     panels = []
     for gang in gangs:
         for cost, axis in (("bytes_sent", _SENT), ("seconds", _SECONDS)):
-            marks = []
-            for number, cell in enumerate(gang.cells):
-                x, accuracies, epochs = ([at.median for at in cell.along(name)] for name in (cost, "accuracy", "epoch"))
-                names = [f"{cell.strategy} after {epoch:g} epochs" for epoch in epochs]
-                marks.append(line_of(cell.strategy, x, [1.0 - share for share in accuracies], number, names=names))
+            marks = [
+                line_of(
+                    cell.strategy, [at[cost] for at in cell.curve()], [1.0 - at["accuracy"] for at in cell.curve()],
+                    number, names=[f"{cell.strategy} after {at['epoch']:g} epochs" for at in cell.curve()],
+                )
+                for number, cell in enumerate(gang.cells)
+            ]  # fmt: skip
             panels.append(Panel(gang.title, axis, _ERROR, marks))
     caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
     return Figure("curves", "Test error during training", caption, panels, columns=2, height=330)

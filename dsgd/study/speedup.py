@@ -269,9 +269,9 @@ def _curves(one: _Set, ways: Sequence[tuple[str, int]]) -> Panel:
     marks: list[Line | Level] = [Level(one.target, "target", ORANGE)]
     for number, way in enumerate(ways):
         cells = one.ways.get(way, [])
-        ends = [stat for cell in cells if (stat := cell.stat("fit_s"))]
-        x, y = [stat.median for stat in ends], [cell.median("test_accuracy") for cell in cells]
-        ranges, names = [(s.low, s.high) for s in ends], [f"{_name(way)}, {cell.epochs} epochs" for cell in cells]
+        ends = [(cell, stat) for cell in cells if (stat := cell.stat("fit_s"))]
+        x, ranges = [stat.median for _, stat in ends], [(stat.low, stat.high) for _, stat in ends]
+        y, names = [cell.median("test_accuracy") for cell in cells], [f"{_name(way)}, {c.epochs} epochs" for c in cells]
         marks.append(line_of(_name(way), x, y, number, ranges=ranges, ranges_along="x", names=names))
     return Panel(one.name, Axis("time of a fit", "log", "s"), Axis("test accuracy", unit="%"), marks)
 

@@ -26,7 +26,7 @@ from dsgd.local.objective import n_params
 from dsgd.report import Axis, Claim, Figure, Panel, Table, figure_text, span_of
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, checksum_of, load_or_keep
-from dsgd.study.frame.report import joined, line_of, table
+from dsgd.study.frame.report import joined, line_of, lines_of, table
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times, average, exact, largest, ratio, were_busy
@@ -428,11 +428,11 @@ def _course_figure(problems: Mapping[str, Sequence[_Course]], along: str) -> Fig
     unit: Literal["", "s"] = "s" if along == "seconds" else ""
     panels = []
     for name, cells in problems.items():
-        lines = []
-        for number, cell in enumerate(cells):
-            gaps = [max(at.median - cell.minimum, _LEAST) for at in cell.along("objective")]
-            x = [at.median for at in cell.along(along)]
-            lines.append(line_of(cell.method, x, gaps, number, marker=""))
+        points = {
+            cell.method: [(at[along], max(at["objective"] - cell.minimum, _LEAST)) for at in cell.curve()]
+            for cell in cells
+        }
+        lines = lines_of(points, lambda at: at[0], lambda at: at[1], marker="")
         across = Axis("passes" if along == "passes" else "time", "linear" if along == "passes" else "log", unit)
         panels.append(Panel(name, across, Axis("objective - minimum", "log"), lines))
     name = "variance" if along == "passes" else "variance_seconds"
