@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Final, TypeVar
+from functools import partial
+from operator import attrgetter
+from typing import IO, Any, Final
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -28,7 +30,6 @@ _UNITS: Final = {
 }  # fmt: skip
 # Columns of what is printed into a file or a pipe.
 _WIDTH: Final = 100
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ class Table:
 
     @classmethod
     def of(
-        cls, title: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]], note: str = "", n_text: int = 1
-    ) -> Table:
+        cls, title: str, items: Iterable[Any], columns: str, note: str = "", n_text: int = 1,
+        **own: Callable[[Any], str],
+    ) -> Table:  # fmt: skip
         """Return a table of one row per item.
 
         Parameters
@@ -66,11 +68,18 @@ class Table:
         title, note, n_text
             See `Table`.
         items : iterable
-            What the rows are of.
-        columns : mapping of str to callable
-            By heading, what returns the cell of an item.
+            What the rows are of: mappings, objects, or what has medians (`stat`), such as the cells of a study.
+        columns : str
+            ``heading = name:form`` with bars between: an attribute or an entry; of items with ``stat`` a name with a
+            form is the median of a column. Forms are those of `format`, templates such as ``{:g}x``, ``3`` (three
+            digits), ``B`` (bytes) and ``s`` (seconds); ``name*1e3`` is a thousand times the value, and ``{0.name} of
+            {0.other}`` has several. None is a dash.
+        **own : callable
+            What columns say whose name is one of these.
         """
-        return cls(title, list(columns), [[say(item) for say in columns.values()] for item in items], note, n_text)
+        heads = [(head.strip(), name.strip()) for head, _, name in (one.partition("=") for one in columns.split("|"))]
+        says = [own.get(name) or partial(_say, spec=name) for _, name in heads]
+        return cls(title, [head for head, _ in heads], [[say(item) for say in says] for item in items], note, n_text)
 
     def renderable(self, width: int = 0) -> RenderableType:
         """Return the table for a rich console, in parts below each other where it is wider.
@@ -245,3 +254,25 @@ def claims_table(claims: Sequence[Claim]) -> Table:
         "Claims", ("claim", "data", "claimed", "ours", "verdict"), rows,
         note if any(claim.trivial for claim in claims) else "", n_text=5,
     )  # fmt: skip
+
+
+#: How values are written, besides the forms of `format` and templates such as ``{:g}x``.
+_FORMS: Final[Mapping[str, Callable[[float], str]]] = {"3": figure_text, "B": byte_text, "s": seconds_text}
+
+
+def _say(item: Any, spec: str) -> str:
+    """Return what a column says of an item; see `Table.of`."""
+    if spec.startswith("{"):
+        return spec.format(item)
+    name, _, form = spec.partition(":")
+    name, _, factor = name.partition("*")
+    if isinstance(item, Mapping):
+        value = item.get(name)
+    elif hasattr(item, "stat") and form and not hasattr(type(item), name):
+        value = None if (stat := item.stat(name)) is None else stat.median
+    else:
+        value = attrgetter(name)(item)
+    if value is None:
+        return "-"
+    value = value * float(factor) if factor else value
+    return _FORMS[form](value) if form in _FORMS else form.format(value) if "{" in form else format(value, form)

@@ -20,7 +20,7 @@ from dsgd.report import Axis, Claim, Figure, Line, Mark, Panel, Publication, Tab
 from dsgd.report.theme import MARKERS, MUTED, SERIES, TEXT
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import run_measurement
-from dsgd.study.frame.report import joined, table
+from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Row, Run, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.parts import measure_parts, parts_figure, parts_table
@@ -267,7 +267,7 @@ def _link_table(gangs: Sequence[_Gang]) -> Table:
     note = (
         "Alpha per message, beta and gamma per byte, measured while all ranks exchange at once; medians of the ratios."
     )
-    return table(
+    return Table.of(
         "What a message costs", gangs, columns, note, alpha=lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
         beta=lambda gang: f"{1e9 * gang.rows[0]['byte_s']:.3f}",
         gamma=lambda gang: f"{1e9 * gang.rows[0]['added_byte_s']:.3f}",

@@ -23,7 +23,7 @@ from dsgd.report.theme import MUTED
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, file_names, majority_accuracy, point, sizes_of, spent
-from dsgd.study.frame.report import data_table, gang_text, joined, line_of, table, where
+from dsgd.study.frame.report import data_table, gang_text, joined, line_of, where
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, pareto
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, average, exact
@@ -323,7 +323,7 @@ def _table(gang: _Gang) -> Table:
         "for the algorithm; control: all other messages. "
         "No other method is better in both accuracy and bytes (*), or accuracy and seconds (+)."
     )
-    return table(
+    return Table.of(
         gang.name, gang.cells, columns, note, method=method, share=share,
         behind=lambda cell: f"{100 * (cell.median('test_accuracy') - base):+.2f}",
         wire=lambda cell: figure_text(cell.median("wire_s") + cell.median("wait_s")),

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
 from dsgd.report.figures import Dash
 from dsgd.report.theme import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour
-from dsgd.study.frame.report import table, tally, time_text
+from dsgd.study.frame.report import tally, time_text
 from dsgd.study.frame.rows import Cell, Row, Stat, any_busy, cells_of, one_of, only
 from dsgd.study.published import STATEMENTS, Interval, Margin, Statement, exact
 from dsgd.svm.kernel_solver.solve import LARGEST_DIRECT
@@ -272,7 +272,7 @@ _CACHES: Final = {"small": "small cache", "fits": "cache that fits"}
 def problems_table(summary: EliminationSummary) -> Table:
     """Return what the study trained on."""
     cells = cells_of((row for cell in summary.cells if cell.method != REFERENCE for row in cell.rows), "problem")
-    return table(
+    return Table.of(
         "Problems", cells,
         "problem = problem | what = text | rows = rows:,.0f | features = features:,.0f | non-zero = density:.1% | "
         "classes = classes | C = C:g | gamma = gamma | support vectors = support | of them free = free | "
@@ -295,7 +295,7 @@ def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> 
         "wrongly. Objective: distance of the dual objective from that without elimination, relative."
     )
     # The reference counts steps alone.
-    return table(
+    return Table.of(
         f"{problem}, {_CACHES[cache]}{size}", [*cells, *([reference] if reference else [])],
         "elimination = method | seconds = seconds | x none = times | steps = n_iter:,.0f | 1e6 kernel values = values |"
         " x none = fewer | from cache = cache_share:.0% | left out = n_eliminated:,.0f | came back = n_returned:,.0f | "

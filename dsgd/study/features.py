@@ -23,7 +23,7 @@ from dsgd.report.theme import TEXT
 from dsgd.study.agents import ALONE, GRAPHS, ONE_MACHINE, run_agents
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_keep, sizes_of
-from dsgd.study.frame.report import data_table, joined, line_of, lines_of, table
+from dsgd.study.frame.report import data_table, joined, line_of, lines_of
 from dsgd.study.frame.rows import Cell, Row, Run, Stat, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Interval, as_points, as_times, average
@@ -267,7 +267,7 @@ def _graph_table(sizes: Sequence[_Size]) -> Table:
     """Return what the graphs are."""
     cells = [cell for name, cell in (sizes[0].cells if sizes else {}).items() if name in GRAPHS]
     note = "Gap: one minus the second largest modulus of an eigenvalue of the weights; Metropolis weights."
-    return table("Graphs", cells, "graph = graph | neighbours at most = neighbours | spectral gap = gap:.3f", note)
+    return Table.of("Graphs", cells, "graph = graph | neighbours at most = neighbours | spectral gap = gap:.3f", note)
 
 
 def _machine_table(sets: Sequence[_Set]) -> Table:

@@ -27,7 +27,7 @@ from dsgd.study import gtopk_cost as cost
 from dsgd.study.dnn import Digits, described, load_digits
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, place_name
-from dsgd.study.frame.report import data_table, line_of, table
+from dsgd.study.frame.report import data_table, line_of
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, as_points
@@ -359,7 +359,7 @@ def _course_table(lesson: Lesson) -> Table:
         f"a rank in a step; tested on {first['test_rows']:,} others, {len(lesson.dense.rows)} seeds. Sent: by all "
         f"ranks, with the warm-up.{least}"
     )
-    return table(
+    return Table.of(
         lesson.name, lesson.cells, columns, note, gap=lesson.gap, loss=lambda cell: lesson.gap(cell, "test_loss"),
         times=lambda cell: f"{dense_bytes / cell.median('bytes_sent'):.0f}x",
     )  # fmt: skip
@@ -416,7 +416,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         cost.scaling_table(steps, most),
         cost.efficiency_table(curves, sizes),
         cost.parts_table(steps),
-        table("Chosen mass that is neither applied nor kept", lost, mass_columns),
+        Table.of("Chosen mass that is neither applied nor kept", lost, mass_columns),
     ]
     published = [(lesson, cell) for lesson in lessons if (cell := one_of(lesson.cells, strategy="gtop-k"))]
     said = [f"{lesson.gap(cell)} for {lesson.name}" for lesson, cell in published]

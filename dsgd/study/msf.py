@@ -36,7 +36,7 @@ from dsgd.report.theme import PHASES as SHOWN_PHASES
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, classifier, objective, place, score, spent
-from dsgd.study.frame.report import data_table, joined, line_of, lines_of, table, tally, time_text
+from dsgd.study.frame.report import data_table, joined, line_of, lines_of, tally, time_text
 from dsgd.study.frame.rows import Cell, Row, Run, Stat, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import FIGURES, SOURCES, STATEMENTS
@@ -310,7 +310,7 @@ def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
         notes.append("Seconds and bytes per rank; comm. = wire + wait; saved: against every=1 on as many ranks.")
     if any(map(_is_trivial, one.cells)):
         notes.append("* no better than always predicting the commonest label.")
-    found = table(
+    found = Table.of(
         f"{title} on {one.name}", one.cells, " | ".join(f"{name} = {_COLUMNS[name]}" for name in columns),
         " ".join(notes), 0, period=_every, share=share, saved=saved, times=times,
         accuracy=lambda cell: f"{cell.median('test_accuracy'):.2%}" + "*" * _is_trivial(cell),

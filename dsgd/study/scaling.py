@@ -18,7 +18,6 @@ from dsgd.report.tables import Claim, Table, byte_text, figure_text
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
 from dsgd.sim import scaling as balances
 from dsgd.sim.network import Network, network_for
-from dsgd.study.frame.report import table
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.study import Option, Study
 from dsgd.study.published import FIGURES, STATEMENTS, Statement, exact
@@ -171,7 +170,7 @@ def _points_table(predicted: Sequence[Predicted]) -> Table:
         "Data parallel, hybrid: predicted. Step, waited, sent: of the hybrid. Unexplained: how much longer a step "
         "would take for the published speed-up on the assumed machine."
     )
-    return table("Published speed-ups and predictions", predicted, columns, note)
+    return Table.of("Published speed-ups and predictions", predicted, columns, note)
 
 
 def _assumptions_table(predicted: Sequence[Predicted]) -> Table:
@@ -186,7 +185,7 @@ def _assumptions_table(predicted: Sequence[Predicted]) -> Table:
     )
     open_points = " ".join(f"{found.point.name}: {found.point.assumed}" for found in predicted)
     note = f"Balance: peak operations a second over bytes a second of the wire. {open_points}"
-    return table(
+    return Table.of(
         "What is assumed", points, columns, note, 2, rate=lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
         balance=lambda point: f"{balances.node_balance(point.machine, point.wire.between):.0f}",
     )  # fmt: skip
@@ -218,7 +217,7 @@ def layers_table(
         f"FLOP/B: operations of a step per byte sent, shared by samples; the balance of the machine is {balance:.0f}."
         f"{convolutions} Groups x nodes in each: samples are divided between groups, weights inside."
     )
-    return table(
+    return Table.of(
         f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, 2,
         ratio=lambda place: figure_text(balances.flop_per_byte(place.layer, batch / nodes)),
     )  # fmt: skip
@@ -231,7 +230,7 @@ def _curve_table(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint
         "nodes = {0[data].nodes} | data parallel = {0[data].speedup:.2f}x | hybrid = {0[hybrid].speedup:.2f}x | "
         "efficiency = {0[hybrid].efficiency:.0%} | step ms = step | waited ms = waited | sent / node = sent"
     )
-    return table(
+    return Table.of(
         title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.",
         step=lambda pair: f"{1e3 * pair['hybrid'].step.seconds:.3g}",
         waited=lambda pair: f"{1e3 * pair['hybrid'].step.exposed_s:.3g}",

@@ -24,7 +24,7 @@ from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_t
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, classifier, objective, place, score
-from dsgd.study.frame.report import joined, table
+from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, Interval, ratio, were_busy
@@ -411,7 +411,7 @@ def _sweep_table(one: _Set) -> Table:
         f"Target: an objective of {lowest} to {highest}, by seed. Runs without an accuracy were far behind after "
         "their first epoch and ended there."
     )
-    return table(
+    return Table.of(
         f"{one.dataset}: every policy", (*one.sweep, *one.rules), columns, note,
         target=lambda cell: f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
         regret=lambda cell: _times(one.regret(cell)),

@@ -26,7 +26,7 @@ from dsgd.local.objective import n_params
 from dsgd.report import Axis, Claim, Figure, Panel, Table, figure_text, span_of
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, checksum_of, load_or_keep
-from dsgd.study.frame.report import joined, line_of, lines_of, table
+from dsgd.study.frame.report import joined, line_of, lines_of
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times, average, exact, largest, ratio, were_busy
@@ -373,7 +373,7 @@ def _problem_table(rows: Sequence[Row]) -> Table:
         "problem = dataset | rows are = source | objective = {0[loss]}, alpha {0[alpha]:g} | rows = rows:, | "
         "features = features:, | checksum = checksum"
     )
-    return table("Problems", rows, columns, n_text=3)
+    return Table.of("Problems", rows, columns, n_text=3)
 
 
 def _course_table(problems: Mapping[str, Sequence[_Course]]) -> Table:
@@ -391,7 +391,7 @@ def _course_table(problems: Mapping[str, Sequence[_Course]]) -> Table:
         "all steps, medians."
     )
     cells = [cell for own in problems.values() for cell in own]
-    return table(
+    return Table.of(
         "Distance to the minimum", cells, columns, note, 2, error=lambda cell: f"{cell.error():.1e}", over=over,
         after=lambda cell: f"{cell.error('after'):.1e}",
     )  # fmt: skip
@@ -410,7 +410,7 @@ def _draw_table(draws: Sequence[Cell]) -> Table:
     def least(name: str) -> Callable[[Cell], str]:
         return lambda cell: figure_text(min(cell.column(name).values()))
 
-    return table(
+    return Table.of(
         "Cost of a draw", draws, columns, note, drawn=least("drawn_ns"), uniform=least("uniform_ns"),
         walk=least("walk_ns"), times=lambda cell: as_times(_over(cell, "uniform_ns")),
         slower=lambda cell: as_times(_over(cell, "walk_ns")), groups=lambda cell: str(_groups(cell)),

@@ -38,9 +38,7 @@ def measure(batch: api.Batch, runs: Sequence[api.Run]) -> Iterator[dict[str, Any
 
 def report(study: api.Study, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a page with a table of squares."""
-    table = Table.of(
-        "Squares", rows, {"number": lambda row: str(row["number"]), "square": lambda row: str(row["square"])}
-    )
+    table = Table.of("Squares", rows, "number = number | square = square")
     return {"answer": f"{len(rows)} squares.", "tables": [table], "facts": {"more": study.more}}
 
 

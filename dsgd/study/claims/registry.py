@@ -21,7 +21,7 @@ from typing import Any, Final
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Claim, Page, Table, seconds_text
 from dsgd.study.claims import codes, contests, fits, studies
-from dsgd.study.frame.report import doubts, facts, table
+from dsgd.study.frame.report import doubts, facts
 from dsgd.study.frame.rows import Row, Run, check_rows
 from dsgd.study.frame.study import Batch, Grid, Study, run_study
 from dsgd.study.published import STATEMENTS, Measure, Statement, citations
@@ -199,7 +199,7 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
         ),
         folded=True,
         details=[
-            table(
+            Table.of(
                 "Where figures are published, and what counts as the same",
                 statements,
                 places,
@@ -207,8 +207,8 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
                 tolerance=lambda one: one.tolerance or "the published figure",
                 measure=lambda one: MEASURE_OF[one.key].name,
             ),
-            table("What was run", rows, "measure = measure | what = what | s = seconds:.1f", n_text=2),
-            table("Sources", sources, of_source, n_text=5),
+            Table.of("What was run", rows, "measure = measure | what = what | s = seconds:.1f", n_text=2),
+            Table.of("Sources", sources, of_source, n_text=5),
         ],
         ran=facts(rows, ("Measures", f"{len(rows)}, {seconds_text(sum(row['seconds'] for row in rows))} together")),
         rows=claims_facts(claims),

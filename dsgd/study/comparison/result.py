@@ -20,7 +20,7 @@ from dsgd.errors import DsgdError
 from dsgd.report.figures import texts_at
 from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
 from dsgd.study.comparison.runs import FAMILIES, SEQUENTIAL
-from dsgd.study.frame.report import data_table, joined, line_of, table
+from dsgd.study.frame.report import data_table, joined, line_of
 from dsgd.study.frame.rows import Cell, Row, cells_of, pareto, to_frame
 from dsgd.study.frame.study import Study, study_page
 from dsgd.study.published import Interval, as_points, as_times, ratio, were_busy
@@ -283,7 +283,7 @@ def search_table(rows: Sequence[Row]) -> report.Table:
         f"All trials have seed {rows[0]['seed']}, which no other run has. * taken: soonest at the target, which is the "
         "best final objective of all trials and a little; else the lowest objective."
     )
-    return table(
+    return report.Table.of(
         "Search for rate and period", rows,
         "strategy = name | with = sync | rate = rate | s to target = to_target_s:3 | objective = objective", note, 2,
         name=lambda row: row["strategy"] + " *" * row["chosen"],

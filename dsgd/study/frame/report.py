@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from dsgd.report import (
-    Claim,
-    Line,
-    Table,
-    byte_text,
-    figure_text,
-    load_doubts,
-    origin_doubts,
-    ran,
-    seconds_text,
-    series,
-)
+from dsgd.report import Claim, Line, Table, load_doubts, origin_doubts, ran, series
 from dsgd.study.frame.data import missing_runs
-from dsgd.study.frame.rows import Cell, Row, Stat, cells_of
+from dsgd.study.frame.rows import Row, Stat, cells_of
 
 _COLUMNS: Final = {
     "data": "dataset", "source": "source", "train rows": "rows:,", "test rows": "test_rows:,", "a row": "shape",
@@ -34,7 +22,7 @@ def data_table(rows: Iterable[Row], *more: str, note: str = "", title: str = "Da
     names = ("data", "source", "train rows", "test rows", *more, "checksum")
     columns = " | ".join(f"{name} = {_COLUMNS[name]}" for name in names)
     first = (cell.rows[0] for cell in cells_of(rows, "dataset"))
-    return table(title, first, columns, note, 2, shape=lambda row: " x ".join(map(str, row["shape"])))
+    return Table.of(title, first, columns, note, 2, shape=lambda row: " x ".join(map(str, row["shape"])))
 
 
 def facts(rows: Sequence[Row], *own: tuple[str, str]) -> list[tuple[str, str]]:
@@ -84,51 +72,6 @@ def joined(values: Iterable[object]) -> str:
 def time_text(seconds: float) -> str:
     """Return seconds from one second on, and milliseconds below."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
-
-
-#: How values are written, besides the forms of `format` and templates such as ``{:g}x``.
-_FORMS: Final[Mapping[str, Callable[[float], str]]] = {"3": figure_text, "B": byte_text, "s": seconds_text}
-
-
-def _say(item: Any, spec: str) -> str:
-    """Return what a column says of an item; see `table`."""
-    if spec.startswith("{"):
-        return spec.format(item)
-    name, _, form = spec.partition(":")
-    name, _, factor = name.partition("*")
-    if isinstance(item, Mapping):
-        value = item.get(name)
-    elif isinstance(item, Cell) and form and not hasattr(type(item), name):
-        value = None if (stat := item.stat(name)) is None else stat.median
-    else:
-        value = attrgetter(name)(item)
-    if value is None:
-        return "-"
-    value = value * float(factor) if factor else value
-    return _FORMS[form](value) if form in _FORMS else form.format(value) if "{" in form else format(value, form)
-
-
-def table(
-    title: str, items: Iterable[Any], columns: str, note: str = "", n_text: int = 1, **own: Callable[[Any], str]
-) -> Table:
-    """Return a table of cells, rows or records, a row for each.
-
-    Parameters
-    ----------
-    title, note, n_text
-        See `dsgd.report.Table`.
-    items : iterable
-        What it is of.
-    columns : str
-        ``heading = name:form`` with bars between. Of cells it is the median of a column, or without a form what all
-        rows agree in; of records an attribute. Forms are those of `format`, templates, ``3`` (three digits), ``B``
-        (bytes) and ``s`` (seconds); ``name*1e3`` is a thousand times the value. ``{0.name} of {0.other}`` has several.
-    **own : callable
-        What columns say whose name is one of these.
-    """
-    heads = [(head.strip(), name.strip()) for head, _, name in (one.partition("=") for one in columns.split("|"))]
-    says = [own.get(name) or partial(_say, spec=name) for _, name in heads]
-    return Table(title, [head for head, _ in heads], [[say(item) for say in says] for item in items], note, n_text)
 
 
 def lines_of(

@@ -13,7 +13,7 @@ from dsgd.report import Axis, Bars, Claim, Figure, Line, Panel, Table, byte_text
 from dsgd.report.theme import MUTED, TEXT
 from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.data import cluster_of
-from dsgd.study.frame.report import joined, line_of, table
+from dsgd.study.frame.report import joined, line_of
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, Interval, Statement, as_times, largest, were_busy
@@ -211,7 +211,7 @@ def _placement_table(cells: Sequence[WayCell]) -> Table:
         "the message, the other process allocates and reads. The bound is what it takes with nothing sent."
     )
     chosen = only(cells, part="messages", way="registered")
-    return table(
+    return Table.of(
         "Static and dynamic placement", chosen, columns, note, message=lambda cell: seconds_text(cell.message_s()),
         agreed=lambda cell: seconds_text(other.message_s()) if (other := cell.beside("agreed")) else "-",
         copied=lambda cell: _times(cell.slower("registered", by="agreed")),
@@ -237,7 +237,7 @@ def _copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
         f"send, receive, read, write and process_vm_readv, and that malloc and its relatives were asked for{each}. "
         "Allocations are all, those of Python objects too; system calls those that move data."
     )
-    return table(
+    return Table.of(
         f"Copies and allocations of a message of {byte_text(n_bytes)}", only(cells, part="counts", n_bytes=n_bytes),
         columns, note, copied=text, inside=lambda cell: text(cell, "copied"),
         kernel=lambda cell: text(cell, *_BY_KERNEL), allocated=lambda cell: text(cell, "allocated"),
@@ -271,7 +271,7 @@ def _memory_table(cells: Sequence[WayCell]) -> Table:
         "One process on memory of its own: a message is written once and read once, which every way must do, and "
         "copied once. No way can be more times faster than the last column says."
     )
-    return table(
+    return Table.of(
         "The bound of memory", only(cells, part="messages", way="none"), columns, note,
         message=lambda cell: seconds_text(cell.message_s()),
         rate=lambda cell: figure_text(cell.n_bytes / cell.message_s() / 1e9),
