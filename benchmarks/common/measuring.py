@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 #: What the command line of a benchmark says.
 Options = argparse.Namespace
+Name = TypeVar("Name", bound=Hashable)
 
 
 def machine() -> dict[str, Any]:
@@ -62,10 +63,6 @@ class Rows:
             file.write(json.dumps(row) + "\n")
 
 
-# Where no terminal says how wide it is, lines are as wide as they need to be.
-WIDTH = 240
-
-
 @contextmanager
 def table(title: str, *columns: str) -> Iterator[Callable[..., None]]:
     """Print a table: on a terminal a line as soon as it is there, in a file all in the end.
@@ -82,42 +79,26 @@ def table(title: str, *columns: str) -> Iterator[Callable[..., None]]:
     callable
         Takes the cells of a line. Text stays as it is, and None is an empty cell.
     """
-    # A child process may run under an interpreter that has no rich; it prints no tables.
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.live import Live
-    from rich.table import Table
+
+    from dsgd.report import Table, show_tables
 
     heads, formats = zip(*((column + ":").split(":")[:2] for column in columns), strict=True)
-    shown = Table(box=SIMPLE_HEAD, highlight=False)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
-    for number, head in enumerate(heads):
-        shown.add_column(head, justify="right" if formats[number] else "left", overflow="fold")
-
-    def cell(value: Any, form: str) -> str:
-        if value is None:
-            return ""
-        return value if isinstance(value, str) else format(value, form)
-
-    # A title of the table itself would be broken where the table is narrower.
+    texts, cells, console = [not form for form in formats], list[list[str]](), show_tables([])
     console.print(f"\n{title}", markup=False, soft_wrap=True)
-    with Live(shown, console=console, auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False) as live:
 
-        def line(*cells: Any) -> None:
-            for column, value in zip(shown.columns, cells, strict=True):
-                if not (value is None or isinstance(value, str)):
-                    column.justify = "right"
-            shown.add_row(*(cell(value, form) for value, form in zip(cells, formats, strict=True)))
-            live.refresh()
+        def line(*values: Any) -> None:
+            for k, value in enumerate(values):
+                texts[k] &= value is None or isinstance(value, str)
+            row = zip(values, formats, strict=True)
+            cells.append(["" if v is None else v if isinstance(v, str) else format(v, form) for v, form in row])
+            n_text = next((k for k, is_text in enumerate(texts) if not is_text), len(texts))
+            live.update(Table("", heads, cells, n_text=n_text).renderable(console.width), refresh=True)
 
         yield line
     if not console.is_terminal:
         console.line()
-
-
-Name = TypeVar("Name", bound=Hashable)
 
 
 @contextmanager

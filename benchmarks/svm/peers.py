@@ -195,7 +195,7 @@ OPTIONS = {
 
 def run(options: Options, rows: Rows) -> None:
     columns = (
-        "set = case | rows = n | solver = method | seconds:.2f | of ours = of_ours:.2f | "
+        "set = case | solver = method | rows = n | seconds:.2f | of ours = of_ours:.2f | "
         "processor s = least_processor_s:.2f | of our processor s = of_our_processor_s:.2f | gap:.1e | "
         "1e9 kernel values = kernel_evaluations*1e-9:.2f | objective = apart:.0e"
     )

@@ -123,7 +123,7 @@ def run(options: Options, rows: Rows) -> None:
     gangs = [Gang("workers" if options.workers else "threads", size) for size in options.ranks]
     gangs += [Gang("simulated", size, options.network) for size in options.simulated]
     columns = (
-        "data = case | ranks | gang | strategy | accuracy = score:.2%  | - one, points = gain*100:+.2f | "
+        "data = case | gang | strategy | ranks | accuracy = score:.2%  | - one, points = gain*100:+.2f | "
         "seconds = trained_s:.3f | MB sent = bytes_sent*1e-6:.3f | MB control = control_bytes_sent*1e-6:.3f | "
         "messages:.0f | rounds:.0f"
     )

@@ -103,7 +103,8 @@ class Table:
                 parts[-1].append(k)
         shown: list[RenderableType] = []
         for part in parts:
-            table = RichTable(title=None if shown else _plain(self.title), title_justify="left", box=SIMPLE_HEAD)
+            title = None if shown else _plain(self.title) or None
+            table = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD)
             for k in part:
                 is_text = k < self.n_text
                 room = None if is_text or not is_narrow else sizes[k] - 3
