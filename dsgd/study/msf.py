@@ -106,8 +106,10 @@ def _model(run: Run, where: Any, *, max_iter: int) -> SGDClassifier:
     # One rank has no peers: its epochs are not cut into rounds.
     sync = EpochAveraging() if run.every is None else LocalSGD(every=run.every)
     transport = "auto" if isinstance(where, SimulatedCluster) else "tcp"
-    place: dict[str, Any] = {"n_jobs": run.ranks, "client": where, "transport": transport}
-    return classifier(run, fit_intercept=run.fit_intercept, max_iter=max_iter, sync=sync, **place)
+    return classifier(
+        run, fit_intercept=run.fit_intercept, max_iter=max_iter, sync=sync, n_jobs=run.ranks, client=where,
+        transport=transport,
+    )  # fmt: skip
 
 
 # -- reading rows --------------------------------------------------------------------------------------------------

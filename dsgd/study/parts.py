@@ -28,7 +28,7 @@ from scipy.sparse.csgraph import connected_components
 from dsgd.collectives.algorithms.packed_trees import pack_duplex, pack_rings, packed_plan, ring_trees
 from dsgd.collectives.algorithms.packing import DGX_1P, DGX_1V, Packing, subgraph
 from dsgd.collectives.algorithms.whole import plan_schedule
-from dsgd.report import Axis, Figure, Level, Line, Panel, Table
+from dsgd.report import Axis, Figure, Level, Line, Panel, Table, span_of
 from dsgd.report.theme import MARKERS, SERIES
 from dsgd.sim import NETWORKS, Network
 from dsgd.sim.events import play_rounds
@@ -121,7 +121,7 @@ def parts_table(parts: Sequence[PartOfBox]) -> Table:
         {
             "box": own[0].box, "size": len(own[0].members), "sets": sum(part.n_sets for part in own),
             "unlike": len(own), "alone": sum(part.n_sets for part in own if not part.n_rings),
-            "ratio": _span([part.ratio for part in own]), "bound": _span([part.bound for part in own]),
+            "ratio": span_of([part.ratio for part in own], "{:.2f}"), "bound": span_of([part.bound for part in own], "{:.2f}"),
             "trees": max(part.n_trees for part in own),
         }
         for own in groups.values()
@@ -179,8 +179,3 @@ def _unlike_parts(links: FloatMatrix, size: int) -> Iterator[tuple[tuple[int, ..
         alike = found.setdefault(min(map(bytes, numbered)) if size < len(links) else b"", [])
         alike.append(members)
     return iter([(alike[0], len(alike)) for alike in found.values()])
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low} to {high}"
