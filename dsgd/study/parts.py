@@ -121,7 +121,8 @@ def parts_table(parts: Sequence[PartOfBox]) -> Table:
         {
             "box": own[0].box, "size": len(own[0].members), "sets": sum(part.n_sets for part in own),
             "unlike": len(own), "alone": sum(part.n_sets for part in own if not part.n_rings),
-            "ratio": span_of([part.ratio for part in own], "{:.2f}"), "bound": span_of([part.bound for part in own], "{:.2f}"),
+            "ratio": span_of([part.ratio for part in own], "{:.2f}"),
+            "bound": span_of([part.bound for part in own], "{:.2f}"),
             "trees": max(part.n_trees for part in own),
         }
         for own in groups.values()
