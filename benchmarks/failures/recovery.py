@@ -39,7 +39,7 @@ REPEATS = (20, 2)
 N_WORKERS = 3
 #: Policy and input.
 CASES = ("raise:numpy", "restart:numpy", "restart:dask", "shrink:numpy")
-OPTIONS = {"alpha": 1e-4, "tol": None, "random_state": 0, "sync": 256, "average": True}
+MODEL = {"alpha": 1e-4, "tol": None, "random_state": 0, "sync": 256, "average": True}
 
 
 class _MeasuredError(Exception):
@@ -81,7 +81,7 @@ def fit(client: Client, data: Any, policy: str, kill_after_s: float | None, **op
     """
     pids = list(whole(client).values())
     began, killed, resumed = 0.0, 0.0, 0.0
-    model = Watched(**OPTIONS, **options, client=client, on_failure=policy)
+    model = Watched(**MODEL, **options, client=client, on_failure=policy)
 
     def watch(event: Mapping[str, Any]) -> None:
         nonlocal began, killed, resumed

@@ -39,7 +39,7 @@ COUNTED = (
     *("bytes_sent", "messages", "rounds", "wait_s", "wire_s"),
     *("control_bytes_sent", "control_messages", "control_s"),
 )
-OPTIONS: dict[str, Any] = {"alpha": 1e-4, "max_iter": 20, "tol": None, "random_state": 0}
+MODEL: dict[str, Any] = {"alpha": 1e-4, "max_iter": 20, "tol": None, "random_state": 0}
 WITH_RATE = {"learning_rate": "invscaling", "power_t": 0.25}
 #: Where a server takes steps by gradients that come late, or few steps by the mean of many, the default schedule, which
 #: counts steps, is too large for too long.
@@ -87,7 +87,7 @@ class Gang:
 def train(cases: dict[str, dict[str, Any]], gang: Gang, datasets: list[str], add: Callable[..., None]) -> int:
     """Train all cases on a gang; return how many do not pass."""
     sets = {data: split(data) for data in datasets}
-    alone = {d: SGDClassifier(**OPTIONS).fit(X, y).score(X_test, y_test) for d, (X, y, X_test, y_test) in sets.items()}
+    alone = {d: SGDClassifier(**MODEL).fit(X, y).score(X_test, y_test) for d, (X, y, X_test, y_test) in sets.items()}
     failed = 0
     for shares_memory in (False, True):
         chosen = {name: case for name, case in cases.items() if (case["sync"] == "hogwild") == shares_memory}
@@ -95,7 +95,7 @@ def train(cases: dict[str, dict[str, Any]], gang: Gang, datasets: list[str], add
             continue
         with gang.parameters(shares_memory=shares_memory) as where:
             for (data, (X, y, X_test, y_test)), (name, case) in product(sets.items(), chosen.items()):
-                whole = timed(SGDClassifier(**{**OPTIONS, **case, **where}).fit, X, y)
+                whole = timed(SGDClassifier(**{**MODEL, **case, **where}).fit, X, y)
                 model, score = whole.value, whole.value.score(X_test, y_test)
                 totals, trained_s = model.ledger_.totals(), model.fit_report_["epochs"][-1]["seconds"]
                 passes = bool(score >= alone[data] - 0.01)
