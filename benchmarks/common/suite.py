@@ -12,7 +12,7 @@ and, where it needs them,
 
 ``REPEATS``      how often it repeats, usually and in the quick form: option ``--repeats``
 ``CASES``        the names of its cases: option ``--only``; ``USUAL_CASES`` and ``QUICK_CASES`` if these are not all
-``add_options``  adds options of its own to the parser
+``OPTIONS``      options of its own, by name: what `argparse` takes
 ``inside``       what its child processes do, which `child` starts
 ``ONE_THREAD``   true if libraries are to use one thread per process
 
@@ -35,8 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.rows import Rows, machine
-from benchmarks.common.table import table
+from benchmarks.common.measuring import Rows, machine, table
 
 ROOT = Path(__file__).parents[2]
 #: Exit status of a benchmark that cannot run on this machine, as in automake.
@@ -140,8 +139,8 @@ def parser_of(benchmark: Benchmark, module: Any) -> argparse.ArgumentParser:
     if hasattr(module, "CASES"):
         names = list(module.CASES)
         parser.add_argument("--only", nargs="+", choices=names, metavar="CASE", help=f"of {', '.join(names)}")
-    if hasattr(module, "add_options"):
-        module.add_options(parser)
+    for name, settings in getattr(module, "OPTIONS", {}).items():
+        parser.add_argument(name, **settings)
     if hasattr(module, "inside"):
         parser.add_argument("--inside", nargs="+", help=argparse.SUPPRESS)
     return parser

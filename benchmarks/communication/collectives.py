@@ -15,7 +15,6 @@ and for some sets what 16 MiB take on the virtual clock, over packed trees and b
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import statistics
@@ -31,10 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import ratio
-from benchmarks.common.workers import gloo, in_processes
+from benchmarks.common.measuring import Options, Rows, gloo, in_processes, ratio, table
 from dsgd.collectives import Group, choose_algorithm
 from dsgd.collectives.algorithms.packed_trees import tree_allreduce
 from dsgd.collectives.algorithms.packing import DGX_1V, Packing, best_rate, pack_trees, ring_rate, subgraph
@@ -176,12 +172,13 @@ def print_virtual() -> None:
             line(name, *(found[name] for found in columns.values()))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of processes")
-    parser.add_argument("--packing", action="store_true", help="print what trees and rings carry in a DGX-1V")
+OPTIONS = {
+    "--ranks": {"type": int, "nargs": "+", "default": [2, 4], "help": "numbers of processes"},
+    "--packing": {"action": "store_true", "help": "print what trees and rings carry in a DGX-1V"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.packing:
         print_packing()
         print_virtual()

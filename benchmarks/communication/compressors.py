@@ -14,7 +14,6 @@ with ``"auto"``, all ranks together, and the test accuracies.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,29 +24,8 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns
-from dsgd import SGDClassifier
-from dsgd.compress import (
-    DGC,
-    QSGD,
-    AdaComp,
-    AdaptiveThreshold,
-    ErrorFeedback,
-    GTopK,
-    Half,
-    Identity,
-    MajorityVote,
-    NonZero,
-    OneBit,
-    PowerSGD,
-    RandomK,
-    Sign,
-    TernGrad,
-    Threshold,
-    TopK,
-)
+from benchmarks.common.measuring import Options, Rows, in_turns, table
+from dsgd import SGDClassifier, compress
 from dsgd.compress.base import Scratch
 from dsgd.compress.sparse import as_bits, largest
 from dsgd.datasets import load
@@ -61,27 +39,27 @@ ONE_THREAD = True
 REPEATS = (2, 1)
 
 COMPRESSORS = [
-    Identity(),
-    Half(),
-    Half("bfloat16"),
-    TopK(0.001),
-    TopK(0.01),
-    TopK(0.01, exact=False),
-    ErrorFeedback(TopK(0.01)),
-    RandomK(0.01),
-    GTopK(0.001),
-    DGC(0.001),
-    AdaComp(),
-    Threshold(2.5758),  # a hundredth of normal numbers
-    AdaptiveThreshold(0.01),
-    NonZero(),
-    QSGD(7),
-    QSGD(127),
-    TernGrad(),
-    OneBit(),
-    Sign(),
-    MajorityVote(),
-    PowerSGD(2),
+    compress.Identity(),
+    compress.Half(),
+    compress.Half("bfloat16"),
+    compress.TopK(0.001),
+    compress.TopK(0.01),
+    compress.TopK(0.01, exact=False),
+    compress.ErrorFeedback(compress.TopK(0.01)),
+    compress.RandomK(0.01),
+    compress.GTopK(0.001),
+    compress.DGC(0.001),
+    compress.AdaComp(),
+    compress.Threshold(2.5758),  # a hundredth of normal numbers
+    compress.AdaptiveThreshold(0.01),
+    compress.NonZero(),
+    compress.QSGD(7),
+    compress.QSGD(127),
+    compress.TernGrad(),
+    compress.OneBit(),
+    compress.Sign(),
+    compress.MajorityVote(),
+    compress.PowerSGD(2),
 ]
 
 
@@ -189,13 +167,14 @@ def auto(rows: Rows) -> None:
             rows.add(method=name, ranks=ranks, whole_bytes=sent[0], auto_bytes=sent[1], scores=scores)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--n", type=int, default=4_000_000, help="entries of the vector that is compressed")
-    parser.add_argument("--select", type=int, default=25_000_000, help="entries to select from")
-    parser.add_argument("--auto", action="store_true", help="count bytes of training on wide sparse rows")
+OPTIONS = {
+    "--n": {"type": int, "default": 4_000_000, "help": "entries of the vector that is compressed"},
+    "--select": {"type": int, "default": 25_000_000, "help": "entries to select from"},
+    "--auto": {"action": "store_true", "help": "count bytes of training on wide sparse rows"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.n, options.select = 400_000, 2_500_000
     torch.set_num_threads(1)

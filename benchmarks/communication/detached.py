@@ -9,7 +9,6 @@ takes is shown apart.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from typing import Any
 
@@ -17,10 +16,7 @@ import dask.array as da
 import numpy as np
 
 import dsgd
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, report, timed, workers
 from dsgd import SGDClassifier
 
 PAGE = "cluster"
@@ -31,10 +27,13 @@ REPEATS = (25, 5)
 SHAPES = ((2_000, 20), (100_000, 20))
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Fit in turns: plain and detached."""
-    heads = ("rows", "where", "plain, s:.3f", "detached, s:.3f", "more, s:.3f", "submit alone, s:.3f")
-    with workers(2) as client, table("five epochs, two workers", *heads) as line:
+    columns = (
+        "rows:, | where = case | plain, s = plain_s:.3f | detached, s = detached_s:.3f | more, s = more_s:.3f | "
+        "submit alone, s = submit_s:.3f"
+    )
+    with workers(2) as client, report(rows, "five epochs, two workers", columns) as add:
         for n_rows, n_features in SHAPES:
             rng = np.random.default_rng(0)
             X = rng.standard_normal((n_rows, n_features)).astype(np.float32)
@@ -62,8 +61,5 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
                 more = statistics.median(
                     b.seconds - a.seconds for a, b in zip(timings["plain"], timings["detached"], strict=True)
                 )
-                sent_s = statistics.median(submitting)
-                rows.add(
-                    case=where, rows=n_rows, plain_s=seconds["plain"], detached_s=seconds["detached"], submit_s=sent_s
-                )
-                line(f"{n_rows:,}", where, seconds["plain"], seconds["detached"], more, sent_s)
+                taken = {f"{name}_s": value for name, value in seconds.items()} | {"more_s": more}
+                add(case=where, rows=n_rows, submit_s=statistics.median(submitting), **taken)

@@ -17,7 +17,6 @@ worker with the most. XGBoost is given up where a fit takes longer than ``--limi
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -33,11 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, table, timed, workers
 from benchmarks.common.suite import UnavailableError, child
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
-from benchmarks.common.workers import workers
 
 PAGE = "cluster"
 QUICK_S = 60
@@ -61,9 +57,10 @@ START_S = 300.0
 _LOOK_S = 0.02
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=int, nargs="+", help="numbers of worker processes")
-    parser.add_argument("--limit-s", type=float, default=120.0, help="how long a fit of XGBoost may take (120)")
+OPTIONS = {
+    "--workers": {"type": int, "nargs": "+", "help": "numbers of worker processes"},
+    "--limit-s": {"type": float, "default": 120.0, "help": "how long a fit of XGBoost may take (120)"},
+}
 
 
 def train_sgd(client: Any, X: Any, y: Any) -> Any:
@@ -212,9 +209,7 @@ def show(gang: dict[str, Any], number: int, found: dict[str, Any], line: Callabl
     line(gang["case"], n, gang["ranks"], number + 1, *cells, None, None)
 
 
-def measure(
-    case: str, n: int, threads: int, options: argparse.Namespace, rows: Rows, line: Callable[..., None]
-) -> None:
+def measure(case: str, n: int, threads: int, options: Options, rows: Rows, line: Callable[..., None]) -> None:
     """Fit some times on a cluster of n new processes, and once more under watch."""
     gang = {"case": case, "workers": n, "ranks": (ranks := n * threads)}
     with fresh_cluster(n, threads, cold=case == "cold") as (client, X, y):
@@ -234,7 +229,7 @@ def measure(
         line(case, n, ranks, "watched", None, None, None, None, watch.sockets, watch.shared_bytes / 2**20)
 
 
-def measure_on_hosts(n: int, options: argparse.Namespace, rows: Rows, line: Callable[..., None]) -> None:
+def measure_on_hosts(n: int, options: Options, rows: Rows, line: Callable[..., None]) -> None:
     """Fit some times on n new processes of several hosts."""
     from benchmarks.communication import hosts as network
 
@@ -254,7 +249,7 @@ def measure_on_hosts(n: int, options: argparse.Namespace, rows: Rows, line: Call
             raise RuntimeError(f"The client ended with status {client.returncode}.")
 
 
-def inside(options: argparse.Namespace) -> None:
+def inside(options: Options) -> None:
     """Fit some times on the cluster at the address given, and print a line of JSON for each. Runs on the first host."""
     from distributed import Client
 
@@ -278,7 +273,7 @@ def own_memory() -> int:
 STAGES = ("kernels", "meet", "train")
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Fit some times on each number of workers."""
     if not os.path.isdir("/proc/self/fd"):
         raise UnavailableError("needs /proc")

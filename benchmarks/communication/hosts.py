@@ -18,7 +18,6 @@ Needs Linux, the commands of iproute2 and util-linux, and root, because only roo
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -32,10 +31,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, table, waiting_share
 from benchmarks.common.suite import ROOT, UnavailableError, child
-from benchmarks.common.table import table
-from benchmarks.common.timing import waiting_share
 
 PAGE = "synchronisation"
 QUICK_S = 60
@@ -204,7 +201,7 @@ def cluster(
             raise
 
 
-def inside(args: argparse.Namespace) -> None:
+def inside(args: Options) -> None:
     """Train on the cluster at the address given, once per period; print one JSON line for each. Runs on host 0."""
     import numpy as np
     from distributed import Client
@@ -286,7 +283,7 @@ def _by_host(worker: str) -> tuple[int, int]:
     return int(host.rsplit(".", 1)[1]), int(port)
 
 
-def measure(args: argparse.Namespace, rate: str | None, rows: Rows, line: Callable[..., None]) -> None:
+def measure(args: Options, rate: str | None, rows: Rows, line: Callable[..., None]) -> None:
     """Build the hosts for one rate, train across them, and remove them."""
     ports = [SCHEDULER_PORT, *(WORKER_PORT + k for k in range(args.workers_per_host))] if args.only_worker_port else []
     shape = {"rate": rate or "unlimited", "hosts": args.hosts, "workers_per_host": args.workers_per_host}
@@ -315,7 +312,7 @@ def measure(args: argparse.Namespace, rate: str | None, rows: Rows, line: Callab
             raise RuntimeError(f"The client on host 0 ended with status {client.returncode}.")
 
 
-def inner_options(args: argparse.Namespace) -> list[str]:
+def inner_options(args: Options) -> list[str]:
     """Return the options that the process on host 0 needs."""
     options = ["--hosts", str(args.hosts), "--workers-per-host", str(args.workers_per_host)]
     options += ["--rows", str(args.rows), "--features", str(args.features), "--epochs", str(args.epochs)]
@@ -357,22 +354,23 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", type=int, default=4, help="hosts with workers (default: %(default)s)")
-    parser.add_argument("--workers-per-host", type=int, default=1, help="worker processes on each (%(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each worker (default: %(default)s)")
-    parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"], help="rates of the network cards, or 'none'")
-    parser.add_argument("--every", nargs="+", type=int, default=[8, 64, 800], help="periods of synchronisation")
-    parser.add_argument("--rows", type=int, default=3_200, help="rows in all (default: %(default)s)")
-    parser.add_argument("--features", type=int, default=10_000, help="columns (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=3, help="epochs of each run (default: %(default)s)")
-    parser.add_argument("--only-worker-port", action="store_true", help="drop connections to any port but Dask's own")
-    parser.add_argument("--protect", choices=("none", "tls"), default="none", help="what hosts send each other")
-    parser.add_argument("--check", action="store_true", help="train the same with threads of one process, and compare")
-    parser.add_argument("--overlap", action="store_true", help="also send models while the next round is worked on")
+OPTIONS = {
+    "--hosts": {"type": int, "default": 4, "help": "hosts with workers (default: %(default)s)"},
+    "--workers-per-host": {"type": int, "default": 1, "help": "worker processes on each (%(default)s)"},
+    "--threads": {"type": int, "default": 1, "help": "threads of each worker (default: %(default)s)"},
+    "--rate": {"nargs": "+", "default": ["100mbit", "1gbit"], "help": "rates of the network cards, or 'none'"},
+    "--every": {"nargs": "+", "type": int, "default": [8, 64, 800], "help": "periods of synchronisation"},
+    "--rows": {"type": int, "default": 3_200, "help": "rows in all (default: %(default)s)"},
+    "--features": {"type": int, "default": 10_000, "help": "columns (default: %(default)s)"},
+    "--epochs": {"type": int, "default": 3, "help": "epochs of each run (default: %(default)s)"},
+    "--only-worker-port": {"action": "store_true", "help": "drop connections to any port but Dask's own"},
+    "--protect": {"choices": ("none", "tls"), "default": "none", "help": "what hosts send each other"},
+    "--check": {"action": "store_true", "help": "train the same with threads of one process, and compare"},
+    "--overlap": {"action": "store_true", "help": "also send models while the next round is worked on"},
+}
 
 
-def run(args: argparse.Namespace, rows: Rows) -> None:
+def run(args: Options, rows: Rows) -> None:
     if args.hosts < 1 or args.workers_per_host < 1:
         raise SystemExit("--hosts and --workers-per-host must be at least 1")
     if args.quick:

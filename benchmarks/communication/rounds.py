@@ -16,7 +16,6 @@ for a moment says nothing about the wire. "other" is what they leave of the roun
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,9 +27,7 @@ import numpy as np
 from distributed import Client
 
 import dsgd.comm.wires.inproc
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, workers
 from dsgd import Gang, SGDClassifier
 from dsgd.datasets import load_or_generate
 
@@ -91,7 +88,7 @@ def measure(name: str, X: Any, y: Any, client: Client, n_epochs: int) -> dict[st
     }
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     data = load_or_generate("ijcnn1", split="train", dtype=np.float32, dense=True)
     X, y = data.X, data.y
     if options.quick:

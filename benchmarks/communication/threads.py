@@ -9,7 +9,6 @@ processes, together: what they held before the first fit, and the largest they h
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from functools import partial
 from statistics import median
@@ -18,10 +17,7 @@ from typing import Any
 import psutil
 from sklearn.datasets import make_classification
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import epoch_s, in_turns, waiting_share
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, epoch_s, in_turns, table, waiting_share, workers
 from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
 
@@ -46,11 +42,12 @@ def measure(client: Any, X: Any, y: Any, every: int, epochs: int) -> tuple[float
     return epoch_s(model), waiting_share(model.ledger_.totals()), sum(peaks.values())
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--epochs", type=int, default=20)
+OPTIONS = {
+    "--epochs": {"type": int, "default": 20},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.epochs = 2
     ijcnn1 = load_or_generate("ijcnn1")

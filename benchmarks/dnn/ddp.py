@@ -15,7 +15,6 @@ this does not happen within 100 steps.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,9 +28,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.workers import gloo, workers
+from benchmarks.common.measuring import Options, Rows, gloo, table, workers
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, train
@@ -142,12 +139,13 @@ def nothing(blocks: object, rank: int) -> None:
     """Pack nothing."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--batch", type=int, default=32, help="rows of a rank in a step")
+OPTIONS = {
+    "--ranks": {"type": int, "nargs": "+", "default": [2]},
+    "--batch": {"type": int, "default": 32, "help": "rows of a rank in a step"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     batch = 8 if options.quick else options.batch
     heads = ("DDP ms/step:.3f", "dsgd ms/step:.3f", "ratio:.3f", "difference:.1e", "without kinks:.1e")
     with table(f"steps of {batch} rows of a rank, medians of {options.repeats} turns", "ranks", *heads) as line:

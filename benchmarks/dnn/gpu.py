@@ -10,7 +10,6 @@ processor, once.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,10 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, epoch_s, in_turns, median_s, table, timed, waiting_share
 from benchmarks.common.suite import UnavailableError
-from benchmarks.common.table import table
-from benchmarks.common.timing import epoch_s, in_turns, median_s, timed, waiting_share
 from dsgd.study.networks import CNN
 from dsgd.torch import TorchClassifier
 
@@ -86,13 +83,12 @@ def adapter(make: Callable[[], nn.Module], X: Any, y: Any, epochs: int, **option
     return epoch_s(model), waiting_share(model.ledger_.totals())
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--epochs", type=int, default=4, metavar="N", help="epochs of a training (default: %(default)s)"
-    )
+OPTIONS = {
+    "--epochs": {"type": int, "default": 4, "metavar": "N", "help": "epochs of a training (default: %(default)s)"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if not torch.cuda.is_available():
         raise UnavailableError("torch finds no GPU")
     X, y = images(N_ROWS // 10 if options.quick else N_ROWS)

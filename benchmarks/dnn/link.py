@@ -12,7 +12,6 @@ that a rank sends in a step; for DDP that is what a ring takes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -25,10 +24,8 @@ from typing import Any
 import torch
 from distributed import Client
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, gloo, table
 from benchmarks.common.suite import child
-from benchmarks.common.table import table
-from benchmarks.common.workers import gloo
 from benchmarks.communication.hosts import START_S, Hosts, check_machine, cluster
 from benchmarks.dnn.ddp import by_ddp, by_rank_loop, network, nothing, own_rows
 from dsgd.compress import ErrorFeedback, GTopK, Half, PowerSGD
@@ -73,7 +70,7 @@ def measure(rank: Rank, data: Any, store: str, hidden: int, batch: int, steps: i
     return {name: turns[1:] for name, turns in found.items()}  # the first turn loads libraries
 
 
-def inside(options: argparse.Namespace) -> None:
+def inside(options: Options) -> None:
     """Measure on the cluster at the address given and print one JSON line; runs on host 0."""
     with Client(options.inside[0], timeout=START_S) as client, tempfile.TemporaryDirectory() as folder:
         client.wait_for_workers(2, timeout=START_S)
@@ -82,14 +79,15 @@ def inside(options: argparse.Namespace) -> None:
     print(json.dumps(gang.value), flush=True)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rate", default="1gbit", help="bits per second of the network cards (default: %(default)s)")
-    parser.add_argument("--hidden", type=int, default=400, help="units of the hidden layer (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=64, help="rows of a rank in a step (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=20, help="steps of a turn (default: %(default)s)")
+OPTIONS = {
+    "--rate": {"default": "1gbit", "help": "bits per second of the network cards (default: %(default)s)"},
+    "--hidden": {"type": int, "default": 400, "help": "units of the hidden layer (default: %(default)s)"},
+    "--batch": {"type": int, "default": 64, "help": "rows of a rank in a step (default: %(default)s)"},
+    "--steps": {"type": int, "default": 20, "help": "steps of a turn (default: %(default)s)"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.hidden, options.batch, options.steps = 100, 8, 3
     check_machine()

@@ -12,7 +12,6 @@ from minute to minute, so all of this takes turns, and the table has the medians
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import statistics
@@ -23,10 +22,7 @@ import numpy as np
 import torch
 from distributed import Client
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import epoch_s
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, epoch_s, table, workers
 from dsgd.collectives import LINKS
 from dsgd.sim.scaling import Node, predict_step
 from dsgd.study.networks import CNN
@@ -45,11 +41,12 @@ SHAPE = (1, 28, 28)
 N_EPOCHS = 2
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="numbers of processes")
+OPTIONS = {
+    "--ranks": {"type": int, "nargs": "+", "default": [1, 2, 4], "help": "numbers of processes"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     ranks, cores = [1, 2] if options.quick else options.ranks, len(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:

@@ -18,7 +18,6 @@ a table to the terminal. Nothing is asserted.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import importlib.util
@@ -37,10 +36,8 @@ from typing import Any
 
 from distributed import Client
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, table, workers
 from benchmarks.common.suite import child
-from benchmarks.common.table import table
-from benchmarks.common.workers import workers
 
 PAGE = "failures"
 QUICK_S = 50
@@ -242,19 +239,20 @@ def summarise_soak(path: str) -> None:
                 line(fault, policy, len(found), until, statistics.median(known), max(known))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
-    parser.add_argument("--wait-s", type=float, default=40.0, help="how long an answer is waited for")
-    parser.add_argument("--soak", metavar="ROWS", help="print the table of a soak and measure nothing")
+OPTIONS = {
+    "--libraries": {"nargs": "+", "choices": LIBRARIES, "default": list(LIBRARIES)},
+    "--wait-s": {"type": float, "default": 40.0, "help": "how long an answer is waited for"},
+    "--soak": {"metavar": "ROWS", "help": "print the table of a soak and measure nothing"},
+}
 
 
-def inside(options: argparse.Namespace) -> None:
+def inside(options: Options) -> None:
     """Be the client's process."""
     method, address, n_rounds = options.inside
     fit(method, address, int(n_rounds))
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.soak:
         summarise_soak(options.soak)
         return

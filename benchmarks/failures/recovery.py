@@ -12,7 +12,6 @@ compared.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
@@ -27,9 +26,7 @@ import numpy as np
 from distributed import Client
 from sklearn.datasets import make_classification
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, workers
 from dsgd import Gang, SGDClassifier
 from dsgd.datasets import read_svmlight
 from dsgd.errors import WorkerLostError
@@ -42,7 +39,7 @@ REPEATS = (20, 2)
 N_WORKERS = 3
 #: Policy and input.
 CASES = ("raise:numpy", "restart:numpy", "restart:dask", "shrink:numpy")
-OPTIONS = {"alpha": 1e-4, "tol": None, "random_state": 0, "sync": 256, "average": True}
+MODEL = {"alpha": 1e-4, "tol": None, "random_state": 0, "sync": 256, "average": True}
 
 
 class _MeasuredError(Exception):
@@ -84,7 +81,7 @@ def fit(client: Client, data: Any, policy: str, kill_after_s: float | None, **op
     """
     pids = list(whole(client).values())
     began, killed, resumed = 0.0, 0.0, 0.0
-    model = Watched(**OPTIONS, **options, client=Gang(client, on_failure=policy))
+    model = Watched(**MODEL, **options, client=Gang(client, on_failure=policy))
 
     def watch(event: Mapping[str, Any]) -> None:
         nonlocal began, killed, resumed
@@ -110,11 +107,12 @@ def fit(client: Client, data: Any, policy: str, kill_after_s: float | None, **op
     return resumed - killed, model
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--fits", type=int, default=3, help="fits to the end, per policy")
+OPTIONS = {
+    "--fits": {"type": int, "default": 3, "help": "fits to the end, per policy"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Kill, measure and print; a kill per case in every repeat."""
     n_kills, n_fits = options.repeats, 1 if options.quick else options.fits
     X, y = load()

@@ -11,7 +11,6 @@ leaves while members train (``worker``) or while they still come (``join``), or 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import threading
 import time
@@ -27,8 +26,7 @@ from distributed.broker import Broker
 from distributed.core import Status
 from distributed.protocol import dumps, loads
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
+from benchmarks.common.measuring import Options, Rows, table
 from dsgd.runtime.messages import MEMBER_END, MEMBER_EVENT
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
 from dsgd.runtime.worker.rendezvous import JOIN_S
@@ -262,7 +260,7 @@ def measure(n: int, how: str) -> dict[str, float]:
         plane.close()
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Run a job of each size, measure and print."""
     measure(8, "done")  # loads what is loaded once
     heads = ("members", "job", "scheduler, s:.2f", "ms per member:.2f", "messages per member:.1f", "KB per member:.1f")

@@ -11,16 +11,12 @@ from kernels on generated rows alone, and with the seconds per row of the set.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from itertools import product
 from statistics import median
 from typing import Any
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import epoch_s, timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, epoch_s, table, timed, workers
 from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
 from dsgd.sim import CostModel, Workload, measure_costs
@@ -72,16 +68,17 @@ def probed_row_s(model: CostModel, load: Workload, blocks: Any, client: Any) -> 
     return row_s
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=int, default=2)
+OPTIONS = {
+    "--workers": {"type": int, "default": 2},
+}
 
 
-def measure(options: argparse.Namespace, data: Any) -> dict[tuple[str, int], list[tuple[float, float, float]]]:
+def measure(options: Options, data: Any) -> dict[tuple[str, int], list[tuple[float, float, float]]]:
     """Return seconds measured, predicted, and predicted from made rows, by set and period, in every turn."""
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     n = options.workers
     with workers(n) as client:
-        placed = {name: place(client, d.X, d.y, n, "contiguous") for name, d in data.items()}
+        placed = {name: place(client, (d.X, d.y), n, "contiguous")[0] for name, d in data.items()}
         for turn, (name, blocks) in product(range(options.repeats), placed.items()):
             calibrated = timed(measure_costs, client)
             model, load = calibrated.value, workload_of(data[name].X)
@@ -97,7 +94,7 @@ def measure(options: argparse.Namespace, data: Any) -> dict[tuple[str, int], lis
     return found
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     data = {name: load_or_generate(name, n_rows=CASES[name]) for name in options.only}
     found = measure(options, data)
     errors: dict[str, list[float]] = {}

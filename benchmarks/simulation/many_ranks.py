@@ -9,15 +9,12 @@ ten thousand ranks are predicted for several strategies and compressors.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, report, timed
 from dsgd import SGDClassifier
 from dsgd.compress import ErrorFeedback, GTopK, PowerSGD, TernGrad, TopK
 from dsgd.sim import SimulatedCluster, predict
@@ -44,8 +41,11 @@ def simulated(sizes: tuple[int, ...], rows: Rows) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((N_ROWS, N_FEATURES))
     y = np.sign(X[:, 0] + 0.3 * rng.standard_normal(N_ROWS))
-    heads = ("ranks", "training", "rounds", "seconds:.2f", "messages:,.0f", "us a rank and round:.0f", "virtual s:.3f")
-    with table("simulated ranks, 50,000 x 22", *heads) as line:
+    columns = (
+        "ranks | training | rounds | seconds:.2f | messages:,.0f | us a rank and round = each_s*1e6:.0f | "
+        "virtual s = virtual_s:.3f"
+    )
+    with report(rows, "simulated ranks, 50,000 x 22", columns, what="simulated") as add:
         for size in (2, *sizes):  # the first loads kernels
             for name, sync, epochs in cases(size):
                 model = SGDClassifier(
@@ -55,17 +55,8 @@ def simulated(sizes: tuple[int, ...], rows: Rows) -> None:
                 if size == 2:
                     continue
                 rounds, messages = int(totals["rounds"]), totals["messages"] + totals["control_messages"]
-                virtual_s = model.ledger_.elapsed_s
-                line(size, name, rounds, took_s, messages, 1e6 * took_s / size / rounds, virtual_s)
-                rows.add(
-                    what="simulated",
-                    ranks=size,
-                    training=name,
-                    rounds=rounds,
-                    seconds=took_s,
-                    messages=messages,
-                    virtual_s=virtual_s,
-                )
+                taken = {"seconds": took_s, "each_s": took_s / size / rounds, "virtual_s": model.ledger_.elapsed_s}
+                add(ranks=size, training=name, rounds=rounds, messages=messages, **taken)
 
 
 def predicted(rows: Rows) -> None:
@@ -81,21 +72,14 @@ def predicted(rows: Rows) -> None:
         "push-sum": SGP(),
         "a server": ASGD(),
     }
-    with table("a hundred rounds of 10,000 ranks, predicted", "training", "seconds:.2f", "virtual s:.3f") as line:
+    title, columns = "a hundred rounds of 10,000 ranks, predicted", "training | seconds:.2f | virtual s = virtual_s:.3f"
+    with report(rows, title, columns, what="predicted", ranks=10_000, rounds=100) as add:
         for name, sync in strategies.items():
             load = {"n_params": 25_000, "rows": 64, "entries": 64 * 100, "rounds": 100}
             found = timed(predict, SimulatedCluster(10_000, "10GbE", stragglers="exponential"), sync=sync, **load)
-            line(name, found.seconds, found.value.seconds)
-            rows.add(
-                what="predicted",
-                ranks=10_000,
-                training=name,
-                rounds=100,
-                seconds=found.seconds,
-                virtual_s=found.value.seconds,
-            )
+            add(training=name, seconds=found.seconds, virtual_s=found.value.seconds)
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     simulated(SIZES[:1] if options.quick else SIZES, rows)
     predicted(rows)

@@ -13,7 +13,6 @@ of these ratios counts. In the end 64 simulated ranks train ijcnn1.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from itertools import product
 from statistics import mean, median
@@ -21,10 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import epoch_s, timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, epoch_s, table, timed, workers
 from dsgd import SGDClassifier
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.datasets import load
@@ -96,11 +92,12 @@ def speed(rows: Rows) -> None:
             rows.add(ranks=64, sync=every, real_s=real_s, virtual_s=virtual_s, messages=messages)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=int, nargs="*", default=[2, 4])
+OPTIONS = {
+    "--workers": {"type": int, "nargs": "*", "default": [2, 4]},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.workers = [2]
     predictions(options.workers, options.repeats, rows)

@@ -11,7 +11,6 @@ as well as kernels, as it is where packages are installed: ``python script.py``,
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import subprocess
@@ -21,9 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, table, timed
 
 PAGE = "accel"
 QUICK_S = 40
@@ -90,11 +87,12 @@ if find_spec("sklearnex"):
     WAYS["intelex"] = ["-m", "sklearnex"]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--scripts", type=Path, metavar="FOLDER", help="run the scripts of this folder too")
+OPTIONS = {
+    "--scripts": {"type": Path, "metavar": "FOLDER", "help": "run the scripts of this folder too"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scripts: dict[str, Path] = {}
         for name in options.only:

@@ -10,7 +10,6 @@ took longer than a third of ``--limit`` seconds, because the next would take lon
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,9 +19,7 @@ from sklearn import svm as plain
 from sklearn.datasets import make_classification
 from sklearn.linear_model import SGDClassifier as PlainSGD
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, report, timed
 from dsgd import SGDClassifier
 from dsgd.datasets import load
 from dsgd.svm import SVC, LinearSVC
@@ -67,28 +64,29 @@ def generated() -> tuple[str, Any, Any, Any, Any]:
     return "generated", X[:-TEST_ROWS], y[:-TEST_ROWS], X[-TEST_ROWS:], y[-TEST_ROWS:]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cost", type=float, default=10.0, help="C")
-    parser.add_argument("--limit", type=float, default=30.0, help="longest fit, in seconds, as a guess")
-    parser.add_argument("--generated", action="store_true", help="the generated set")
+OPTIONS = {
+    "--cost": {"type": float, "default": 10.0, "help": "C"},
+    "--limit": {"type": float, "default": 30.0, "help": "longest fit, in seconds, as a guess"},
+    "--generated": {"action": "store_true", "help": "the generated set"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     name, X, y, X_test, y_test = generated() if options.generated or options.quick else forest()
     alive = dict.fromkeys(options.only, 0.0)
     for method in alive:  # load compiled kernels
         fit(method, X[:500], y[:500], options.cost)
     commonest = float(max(np.mean(y_test == label) for label in np.unique(y_test)))
     facts = {"case": name, "d": X.shape[1], "C": options.cost, "test_rows": len(y_test), "commonest": commonest}
-    with table(f"{name}, C = {options.cost:g}", "method", "rows", "seconds:.3f", "test accuracy:.4f") as line:
+    columns = "method | rows = n | seconds:.3f | test accuracy = test_accuracy:.4f"
+    with report(rows, f"{name}, C = {options.cost:g}", columns, **facts) as add:
         for n in SIZES[:2] if options.quick else SIZES:
             n = min(n, len(y))
             for method in [method for method, last_s in alive.items() if last_s <= options.limit / 3]:
                 model, seconds = fit(method, X[:n], y[:n], options.cost)
                 alive[method] = seconds
                 accuracy = float(np.mean(model.predict(X_test) == y_test))
-                rows.add(method=method, n=n, seconds=seconds, test_accuracy=accuracy, **facts)
-                line(method, n, seconds, accuracy)
+                add(method=method, n=n, seconds=seconds, test_accuracy=accuracy)
 
 
 def fit(method: str, X: Any, y: Any, C: float) -> tuple[Any, float]:

@@ -14,7 +14,6 @@ divided.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import statistics
@@ -27,10 +26,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed, waiting_share
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, report, table, timed, waiting_share, workers
 from benchmarks.svm.peers import generated
 from dsgd import Gang
 from dsgd.study.svm_problems import PROBLEMS, Problem
@@ -116,20 +112,11 @@ def add(rows: Rows, case: str, fits: Sequence[Fit], n: int, **more: Any) -> dict
         "busiest_processor_seconds": statistics.median(each.busiest_s for each in fits),
     }
     rows.add(
-        case=case,
-        ranks=model.fit_report_["ranks"],
-        n=n,
-        d=model.n_features_in_,
-        solver=model.solver,
-        **medians,
-        all_seconds=[each.seconds for each in fits],
-        objective=model.dual_objective_,
-        gap=model.gap_,
-        n_iter=int(np.sum(model.n_iter_)),
-        kernel_evaluations=model.n_kernel_evaluations_,
-        **model.ledger_.totals(),
-        **more,
-    )
+        case=case, ranks=model.fit_report_["ranks"], n=n, d=model.n_features_in_, solver=model.solver, **medians,
+        all_seconds=[each.seconds for each in fits], objective=model.dual_objective_, gap=model.gap_,
+        n_iter=int(np.sum(model.n_iter_)), kernel_evaluations=model.n_kernel_evaluations_,
+        **model.ledger_.totals(), **more,
+    )  # fmt: skip
     return medians
 
 
@@ -211,34 +198,25 @@ def compare_pairs(n: int, n_classes: int, repeats: int, rows: Rows) -> None:
 def share_phases(problem: Problem, repeats: int, rows: Rows) -> None:
     """Print which share of the time of rank 0 each phase takes on one rank and on two."""
     settings = RunSettings(problem, "auto", cache_mb=CACHE_MB, repeats=repeats)
-    with (
-        workers(2) as client,
-        table(
-            f"{problem.name}, {problem.rows} rows", "ranks:d", "seconds:.2f", *(f"{phase}:.1%" for phase in PHASES)
-        ) as line,
-    ):
+    columns = " | ".join(["ranks:d", "seconds:.2f", *(f"{phase} = {phase}_share:.1%" for phase in PHASES)])
+    facts = {"case": "blocks", "problem": problem.name, "n": problem.rows}
+    with workers(2) as client, report(rows, f"{problem.name}, {problem.rows} rows", columns, **facts) as add_row:
         for n_ranks in (1, 2):
             run = observe(settings, n_ranks, client)
-            rows.add(
-                case="blocks",
-                problem=problem.name,
-                n=problem.rows,
-                ranks=n_ranks,
-                seconds=run.seconds,
-                phases=dict(run.phases),
-            )
-            line(n_ranks, run.seconds, *(run.phases[phase] / run.seconds for phase in PHASES))
+            shares = {f"{phase}_share": run.phases[phase] / run.seconds for phase in PHASES}
+            add_row(ranks=n_ranks, seconds=run.seconds, phases=dict(run.phases), **shares)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=60_000, help="rows of the comparison of ranks")
-    parser.add_argument("--pairwise-rows", type=int, default=4_000, help="rows of the comparison of solvers")
-    parser.add_argument("--class-rows", type=int, default=15_000, help="rows of the set of many classes")
-    parser.add_argument("--problem", choices=PROBLEMS, default="a9a", help="set of the shares of phases")
-    parser.add_argument("--classes", type=int, default=26, help="its classes")
+OPTIONS = {
+    "--rows": {"type": int, "default": 60_000, "help": "rows of the comparison of ranks"},
+    "--pairwise-rows": {"type": int, "default": 4_000, "help": "rows of the comparison of solvers"},
+    "--class-rows": {"type": int, "default": 15_000, "help": "rows of the set of many classes"},
+    "--problem": {"choices": PROBLEMS, "default": "a9a", "help": "set of the shares of phases"},
+    "--classes": {"type": int, "default": 26, "help": "its classes"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if (os.cpu_count() or 1) < 2:
         print("one core only: two ranks cannot be faster here")
     if options.quick:

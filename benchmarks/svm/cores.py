@@ -9,7 +9,6 @@ are the same to the last bit where no sum of a linear machine is divided among t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,9 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import make_classification
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, ratio
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, ratio, table
 from benchmarks.svm.peers import generated
 from dsgd.comm.memory.cores import count_cores
 from dsgd.datasets import make_like
@@ -56,11 +53,12 @@ def counts(most: int) -> list[int]:
     return sorted({most, *(2**k for k in range(most.bit_length()) if 2**k <= most)})
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=int, default=max(2, count_cores()), help="the most; all cores by default")
+OPTIONS = {
+    "--threads": {"type": int, "default": max(2, count_cores()), "help": "the most; all cores by default"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     heads = ("seconds:.2f", "processor s:.2f", "times one thread:.2f", "same bits")
     with table("whole fits on threads", "case", "rows", "threads", *heads) as line:
         for name in options.only:

@@ -9,7 +9,6 @@ thread, one after another; seconds are those of the processor, which depend less
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,7 @@ from sklearn import svm
 from sklearn.datasets import load_digits, make_classification
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, table, timed
 from dsgd.model_selection import SVMSearchCV
 from dsgd.svm import SVC
 
@@ -43,23 +40,16 @@ def read(name: str) -> tuple[Any, Any]:
     return (X - X.mean(axis=0)) / X.std(axis=0), y
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what this benchmark asks."""
-    parser.add_argument("--sets", nargs="+", choices=SETS, help="which sets (default: all)")
+OPTIONS = {
+    "--sets": {"nargs": "+", "choices": SETS, "help": "which sets (default: all)"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Measure all ways on each set, one after the other."""
-    with table(
-        "processor seconds of 120 models; the largest difference of a mean score to that of cold fits",
-        "set",
-        "SVMSearchCV:.1f",
-        "GridSearchCV:.1f",
-        "times:.1f",
-        "scikit-learn:.1f",
-        "times :.1f",
-        "apart:.4f",
-    ) as line:
+    title = "processor seconds of 120 models; the largest difference of a mean score to that of cold fits"
+    heads = ("SVMSearchCV:.1f", "GridSearchCV:.1f", "times:.1f", "scikit-learn:.1f", "times :.1f", "apart:.4f")
+    with table(title, "set", *heads) as line:
         for name in options.sets or (QUICK_SETS if options.quick else SETS):
             X, y = read(name)
             grid = {"C": COSTS, "gamma": [factor / (X.shape[1] * X.var()) for factor in FACTORS]}

@@ -8,17 +8,13 @@ optimum, less one, and the optimum is the largest lower bound of all fits.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from distributed import Client
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, table, workers
 from benchmarks.svm import linear_peers
 from dsgd.svm import LinearSVC
 
@@ -89,33 +85,27 @@ def compare(
     with table(f"{name}, {loss}, C={C:g}", *heads) as line:
         for method, size, model, seconds in fits:
             show(line, method, model, seconds, optimum)
-            report = getattr(model, "fit_report_", {})
+            told = getattr(model, "fit_report_", {})
+            errors = [
+                {k: c[k] for k in ("stage", "exchanges", "bytes_sent", "seconds")}
+                | {"error": c["primal"] / optimum - 1.0}
+                for c in told.get("certificates", [])
+            ]
             rows.add(
-                data=name,
-                loss=loss,
-                C=C,
-                method=method,
-                workers=size,
-                seconds=seconds,
-                solver=model.solver_[0],
-                gap=model.gap_,
-                error=float(model.primal_objective_[0]) / optimum - 1.0,
-                totals=model.ledger_.totals() if report else None,
-                errors=[
-                    {k: c[k] for k in ("stage", "exchanges", "bytes_sent", "seconds")}
-                    | {"error": c["primal"] / optimum - 1.0}
-                    for c in report.get("certificates", [])
-                ],
-            )
+                data=name, loss=loss, C=C, method=method, workers=size, seconds=seconds, solver=model.solver_[0],
+                gap=model.gap_, error=float(model.primal_objective_[0]) / optimum - 1.0, errors=errors,
+                totals=model.ledger_.totals() if told else None,
+            )  # fmt: skip
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--loss", choices=list(METHODS), help="one loss only")
-    parser.add_argument("--solvers", nargs="+", help="these alone")
-    parser.add_argument("--rounds", type=int, default=100, help="most rounds of CoCoA+ alone")
+OPTIONS = {
+    "--loss": {"choices": list(METHODS), "help": "one loss only"},
+    "--solvers": {"nargs": "+", "help": "these alone"},
+    "--rounds": {"type": int, "default": 100, "help": "most rounds of CoCoA+ alone"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore")  # CoCoA+ alone is stopped on purpose
     for name, X, y, C in linear_peers.data_sets(options.quick, options.only):
         for loss in METHODS if options.loss is None else (options.loss,):

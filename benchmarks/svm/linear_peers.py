@@ -13,7 +13,6 @@ Which tolerance a method needs does not depend on the clock. So it may be found 
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -28,9 +27,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.svm import LinearSVC as PlainLinearSVC
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, table, timed
 from benchmarks.training.kernels import sparse_rows
 from dsgd.datasets import make_like
 from dsgd.svm import LinearSVC
@@ -167,14 +164,15 @@ def clock(name, X, y, loss: str, C: float, repeats: int, plan: dict[str, Any], r
             line(method, *cells)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--loss", choices=LOSSES, help="one loss alone")
-    parser.add_argument("--budget", type=float, default=120.0, help="seconds after which a method's ladder ends")
-    parser.add_argument("--scout", help="file of the tolerances that are needed: find them and add them")
-    parser.add_argument("--timed", help="such a file: time these fits alone")
+OPTIONS = {
+    "--loss": {"choices": LOSSES, "help": "one loss alone"},
+    "--budget": {"type": float, "default": 120.0, "help": "seconds after which a method's ladder ends"},
+    "--scout": {"help": "file of the tolerances that are needed: find them and add them"},
+    "--timed": {"help": "such a file: time these fits alone"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore")  # peers stop at loose tolerances on purpose
     path = Path(options.scout or options.timed or os.devnull)
     plans = json.loads(path.read_text() or "{}") if path.exists() else {}

@@ -8,7 +8,6 @@ more costs each rank what the peaks of two sizes differ by: twice as many ranks 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import tracemalloc
 from collections.abc import Iterator
@@ -18,8 +17,7 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
+from benchmarks.common.measuring import Options, Rows, table
 from dsgd.runtime import run_on_threads
 from dsgd.svm import SVC
 from dsgd.svm.distributed.kernel import RankRows, fit_on_rank
@@ -69,11 +67,12 @@ def measure(n: int, n_ranks: int) -> tuple[float, float]:
     return found[0] / n_ranks, peak / n_ranks
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, nargs="+", default=list(RANKS))
+OPTIONS = {
+    "--ranks": {"type": int, "nargs": "+", "default": list(RANKS)},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     sizes = SIZES
     if options.quick:
         sizes, options.ranks = (6_000, 12_000), [2, 4]

@@ -11,17 +11,14 @@ sets are read from the folder DSGD_DATA names.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, table, timed
 from benchmarks.common.suite import where_found
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
 from benchmarks.svm.peers import generated, real
 from dsgd.svm import SVC, screen, svm_path
 
@@ -74,25 +71,13 @@ def compare(name: str, grid: str, limit: int | None, cache_mb: float, rows: Rows
         spread = max(spread, abs(model.dual_objective_ - point.dual_objective) / abs(model.dual_objective_))
     shares = [point.n_proven / point.n_samples for point in path.points if costs[0] < point.C]
     n_products = sum(point.n_products for point in path.points)
+    facts = {"case": name, "grid": grid, "n": X.shape[0], "d": X.shape[1], "costs": costs, "gammas": gammas}
     rows.add(
-        case=name,
-        grid=grid,
-        n=X.shape[0],
-        d=X.shape[1],
-        costs=costs,
-        gammas=gammas,
-        cache_mb=cache_mb,
-        path_kernel_evaluations=path.n_kernel_evaluations,
-        path_products=n_products,
-        cold_kernel_evaluations=cold_values,
-        path_seconds=warm.seconds,
-        cold_seconds=cold_s,
-        path_cpu_seconds=warm.cpu_s,
-        cold_cpu_seconds=cold_cpu_s,
-        objective_spread=spread,
+        **facts, cache_mb=cache_mb, path_products=n_products, objective_spread=spread, proven_shares=shares,
+        path_kernel_evaluations=path.n_kernel_evaluations, cold_kernel_evaluations=cold_values,
+        path_seconds=warm.seconds, cold_seconds=cold_s, path_cpu_seconds=warm.cpu_s, cold_cpu_seconds=cold_cpu_s,
         worst_gap=max(point.gap for point in path.points),
-        proven_shares=shares,
-    )
+    )  # fmt: skip
     title = (
         f"{name}, {grid}: {len(path.points)} points, n={X.shape[0]}, cache {cache_mb:g} MB; objectives {spread:.0e} "
         f"apart, proven {np.median(shares):.0%} and {max(shares):.0%}, {n_products / 1e9:.2f}e9 products"
@@ -119,13 +104,14 @@ def certify(name: str, limit: int | None, rows: Rows) -> None:
             line(f"{cost:g}", *shares, *after.values())
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--grid", nargs="+", choices=list(GRIDS), help="only these grids", metavar="GRID")
-    parser.add_argument("--cache-mb", type=float, default=400.0)
-    parser.add_argument("--rows", type=int, help="only so many rows")
+OPTIONS = {
+    "--grid": {"nargs": "+", "choices": list(GRIDS), "help": "only these grids", "metavar": "GRID"},
+    "--cache-mb": {"type": float, "default": 400.0},
+    "--rows": {"type": int, "help": "only so many rows"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     limit = 2000 if options.quick else options.rows
     for name in options.only:
         with where_found(name):

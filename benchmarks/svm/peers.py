@@ -12,9 +12,9 @@ whole table takes eleven minutes.
 
 from __future__ import annotations
 
-import argparse
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,8 @@ from sklearn import svm as plain
 from sklearn.datasets import load_digits, make_classification
 from sklearn.metrics.pairwise import rbf_kernel
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, Timing, median_s, report, timed
 from benchmarks.common.suite import where_found
-from benchmarks.common.table import table
-from benchmarks.common.timing import Timing, median_s, timed
-from benchmarks.svm.parity import pairs
 from dsgd.datasets import load
 from dsgd.svm import SVC, LinearSVC
 
@@ -86,13 +83,27 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], float]] = {
 }
 
 
-def peers(name: str) -> dict[str, Callable[[float], Any]]:
+def pairs(model: Any, y: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield rows, signs and variables of each pair of classes."""
+    coef = model.dual_coef_.toarray() if sp.issparse(model.dual_coef_) else model.dual_coef_
+    labels = y[model.support_]
+    for a, b in combinations(range(len(model.classes_)), 2):
+        rows = np.flatnonzero((y == model.classes_[a]) | (y == model.classes_[b]))
+        alpha = np.zeros(len(y))
+        for mine, other in ((a, b - 1), (b, a)):
+            of = labels == model.classes_[mine]
+            alpha[model.support_[of]] = np.abs(coef[other, of])
+        yield rows, np.where(y[rows] == model.classes_[a], 1.0, -1.0), alpha[rows]
+
+
+def peers(name: str, presets: list[str]) -> dict[str, Callable[[float], Any]]:
     """Return what makes each solver for a cost C."""
     if is_linear(name):
         return {"dsgd": lambda C: LinearSVC(C=C), "scikit-learn": lambda C: plain.LinearSVC(C=C)}
     makers: dict[str, Callable[[float], Any]] = {
         "dsgd": lambda C: SVC(C=C, cache_size=CACHE_MB),
         "dsgd, no elimination": lambda C: SVC(C=C, cache_size=CACHE_MB, elimination="none"),
+        **{f"dsgd, {p}": lambda C, p=p: SVC(C=C, cache_size=CACHE_MB, elimination=p) for p in presets},
         "scikit-learn": lambda C: plain.SVC(C=C, cache_size=CACHE_MB),
     }
     try:
@@ -145,10 +156,9 @@ def fit_all(
     return taken
 
 
-def compare(
-    name: str, repeats: int, limit: int | None, rows: Rows, only: list[str], once: list[str], line: Callable[..., None]
-) -> None:
+def compare(name: str, options: Options, add: Callable[..., None]) -> None:
     """Fit all solvers on one set, and print their lines."""
+    only, limit = ["dsgd", *options.solver] if options.solver else [], 4000 if options.quick else None
     read, C = CASES[name]
     X, y = read()
     X, y = X[:limit], y[:limit]
@@ -157,8 +167,8 @@ def compare(
         SVC(cache_size=0.1, elimination=policy).fit(X[some], y[some])
     if is_linear(name):
         LinearSVC().fit(X[some], y[some])
-    makers = {key: make for key, make in peers(name).items() if not only or key in only}
-    taken = fit_all(makers, X, y, C, repeats, once)
+    makers = {key: make for key, make in peers(name, options.preset).items() if not only or key in only}
+    taken = fit_all(makers, X, y, C, options.repeats, options.once)
     models = {key: turns[-1].value for key, turns in taken.items()}
     medians = {key: median_s(turns) for key, turns in taken.items()}
     least = {key: min(turn.cpu_s for turn in turns) for key, turns in taken.items()}
@@ -166,39 +176,30 @@ def compare(
         key: primal(model, X, y, C) if is_linear(name) else objective(model, X, y) for key, model in models.items()
     }
     for key, model in models.items():
-        gap, computed = getattr(model, "gap_", None), getattr(model, "n_kernel_evaluations_", None)
-        rows.add(
-            case=name,
-            method=key,
-            n=X.shape[0],
-            d=X.shape[1],
-            C=C,
-            tol=model.tol,
-            cache_mb=CACHE_MB,
-            seconds=medians[key],
-            all_seconds=[turn.seconds for turn in taken[key]],
-            processor_s=[turn.cpu_s for turn in taken[key]],
-            n_support=len(getattr(model, "support_", ())),
-            objective=values[key],
-            gap=gap,
-            kernel_evaluations=computed,
-        )
-        times = medians[key], medians[key] / medians["dsgd"], least[key], least[key] / least["dsgd"]
-        apart = abs(values[key] / values["dsgd"] - 1.0)
-        line(name, X.shape[0], key, *times, gap, None if computed is None else computed / 1e9, apart)
+        of_ours = {"of_ours": medians[key] / medians["dsgd"], "of_our_processor_s": least[key] / least["dsgd"]}
+        add(
+            case=name, method=key, n=X.shape[0], d=X.shape[1], C=C, tol=model.tol, cache_mb=CACHE_MB,
+            seconds=medians[key], all_seconds=[turn.seconds for turn in taken[key]], least_processor_s=least[key],
+            processor_s=[turn.cpu_s for turn in taken[key]], n_support=len(getattr(model, "support_", ())),
+            objective=values[key], apart=abs(values[key] / values["dsgd"] - 1.0), gap=getattr(model, "gap_", None),
+            kernel_evaluations=getattr(model, "n_kernel_evaluations_", None), **of_ours,
+        )  # fmt: skip
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--solver", action="append", help="only this solver, besides dsgd; can be repeated")
-    parser.add_argument("--once", action="append", default=[], help="fit this solver once only; can be repeated")
+OPTIONS = {
+    "--solver": {"action": "append", "help": "only this solver, besides dsgd; can be repeated"},
+    "--once": {"action": "append", "default": [], "help": "fit this solver once only; can be repeated"},
+    "--preset": {"nargs": "+", "default": [], "help": "dsgd with these values of elimination, too"},
+}
 
 
-def run(arguments: argparse.Namespace, rows: Rows) -> None:
-    only = ["dsgd", *arguments.solver] if arguments.solver else []
-    times = ("seconds:.2f", "of ours:.2f", "processor s:.2f", "of our processor s:.2f")
-    heads = ("solver", *times, "gap:.1e", "1e9 kernel values:.2f", "objective:.0e")
-    limit = 4000 if arguments.quick else None
-    with table("whole fits to tol 1e-3", "set", "rows", *heads) as line:
-        for name in arguments.only:
+def run(options: Options, rows: Rows) -> None:
+    columns = (
+        "set = case | solver = method | rows = n | seconds:.2f | of ours = of_ours:.2f | "
+        "processor s = least_processor_s:.2f | of our processor s = of_our_processor_s:.2f | gap:.1e | "
+        "1e9 kernel values = kernel_evaluations*1e-9:.2f | objective = apart:.0e"
+    )
+    with report(rows, "whole fits to tol 1e-3", columns) as add:
+        for name in options.only:
             with where_found(name):
-                compare(name, arguments.repeats, limit, rows, only, arguments.once, line)
+                compare(name, options, add)

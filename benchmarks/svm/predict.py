@@ -10,7 +10,6 @@ meanwhile beside the size of a matrix of rows by support vectors, which is never
 
 from __future__ import annotations
 
-import argparse
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -19,10 +18,8 @@ from typing import Any
 import numpy as np
 from sklearn import svm as plain
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, table
 from benchmarks.common.suite import where_found
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s
 from benchmarks.svm.peers import mnist, real
 from benchmarks.training.accuracy import as_plain
 from dsgd.svm import SVC
@@ -87,7 +84,7 @@ def compare(name: str, n_test: int, repeats: int, rows: Rows, line: Callable[...
         rows.add(case=name, solver=key, n=n, n_support=n_support, seconds=seconds, difference=differ, peak_bytes=peak)
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     times = ("dsgd, s:.3f", "scikit-learn, s:.3f", "times faster:.1f", "differ by:.0e")
     memory = ("peak MB:.0f", "MB of the matrix:.0f")
     with table("decision values", "set", "rows", "support vectors", *times, *memory) as line:

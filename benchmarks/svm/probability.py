@@ -9,7 +9,6 @@ classes), the logarithmic loss, and the median of the seconds of ``fit``. "plain
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -21,9 +20,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_classification
 from sklearn.metrics import log_loss
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, report
 from dsgd.svm import SVC, LinearSVC
 
 PAGE = "svm"
@@ -59,7 +56,7 @@ def brier(p: Any, y: Any) -> float:
     return float(np.square(p - np.eye(p.shape[1])[y]).sum(axis=1).mean())
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     n = 600 if options.quick else TRAIN_ROWS
     for k in (2, 5):
         X, y = make_classification(
@@ -67,14 +64,14 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
         )
         fits = {name: partial(fit, name, X[:n], y[:n]) for name in options.only}
         turns = in_turns(fits, options.repeats, warm_up=1)
-        with table(f"{k} classes, {n} rows", "method", "Brier score:.4f", "log loss:.4f", "seconds:.3f") as line:
+        columns = "method | Brier score = brier:.4f | log loss = log_loss:.4f | seconds:.3f"
+        with report(rows, f"{k} classes, {n} rows", columns, n_classes=k, n=n) as add:
             for name, found in turns.items():
                 model, seconds, scores = found[-1].value, median_s(found), (np.nan, np.nan)
                 if hasattr(model, "predict_proba"):
                     p = model.predict_proba(X[n:])
                     scores = brier(p, y[n:]), float(log_loss(y[n:], p))
-                rows.add(method=name, n_classes=k, n=n, brier=scores[0], log_loss=scores[1], seconds=seconds)
-                line(name, *scores, seconds)
+                add(method=name, brier=scores[0], log_loss=scores[1], seconds=seconds)
 
 
 def fit(name: str, X: Any, y: Any) -> Any:

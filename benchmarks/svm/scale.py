@@ -11,31 +11,16 @@ the same with blocks of other sizes.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, workers
 from dsgd.collectives.cost import Link
+from dsgd.study import svm_rounds as model
 from dsgd.study.svm_problems import PROBLEMS
-from dsgd.study.svm_rounds import (
-    FABRIC,
-    Costs,
-    MeasuredRun,
-    Place,
-    RoundAmounts,
-    RunSettings,
-    extrapolate,
-    fit_costs,
-    observe,
-    pairwise_seconds,
-    predict_phases,
-)
 from dsgd.svm.kernel_solver.elimination import PHASES
 
 PAGE = "svm"
@@ -48,7 +33,7 @@ CASES = ("check", "scale", "blocks")
 FITTED = (("clean", 12), ("noisy", 8), ("noisy", 16), ("free-svs", 4), ("checkerboard", 16))
 LEFT_OUT = (("clean", 20), ("noisy", 12), ("noisy", 20), ("free-svs", 6))
 #: Networks: TCP at 10 Gbit/s, and a fabric of a supercomputer.
-NETWORKS = {"10 Gbit/s": Link(latency_s=25e-6, byte_s=0.8e-9), "fabric": FABRIC}
+NETWORKS = {"10 Gbit/s": Link(latency_s=25e-6, byte_s=0.8e-9), "fabric": model.FABRIC}
 RANKS = (1, 4, 16, 64, 256, 1024, 4096)
 FULL_ROWS = 11_000_000
 BLOCKS = (64, 128, 256, 512, 1024)
@@ -60,25 +45,27 @@ _TURNS = 3
 
 def measure(
     sets: Sequence[tuple[str, int]], ranks: Sequence[int], repeats: int, solver: str = "block"
-) -> list[MeasuredRun]:
+) -> list[model.MeasuredRun]:
     """Run every set on every number of ranks, again and again some time apart, and take the fastest."""
     found = []
     for n_ranks in ranks:
         with workers(n_ranks) if n_ranks > 1 else nullcontext() as client:
             settings = [
-                RunSettings(replace(PROBLEMS[name], rows=rows), "none", solver, _CACHE_MB, repeats=repeats)
+                model.RunSettings(replace(PROBLEMS[name], rows=rows), "none", solver, _CACHE_MB, repeats=repeats)
                 for name, rows in sets
             ]
-            turns = [[observe(one, n_ranks, client) for one in settings] for _ in range(_TURNS if repeats > 1 else 1)]
+            turns = [
+                [model.observe(one, n_ranks, client) for one in settings] for _ in range(_TURNS if repeats > 1 else 1)
+            ]
             found += [min(runs, key=lambda run: run.seconds) for runs in zip(*turns, strict=True)]
     return found
 
 
-def name_of(run: MeasuredRun) -> str:
+def name_of(run: model.MeasuredRun) -> str:
     return f"{run.settings.problem.name} {run.settings.problem.rows:,}"
 
 
-def row_of(run: MeasuredRun, cores: int) -> dict[str, Any]:
+def row_of(run: model.MeasuredRun, cores: int) -> dict[str, Any]:
     """Return what a run was, for a row."""
     return {
         "problem": run.settings.problem.name,
@@ -94,7 +81,9 @@ def row_of(run: MeasuredRun, cores: int) -> dict[str, Any]:
     }
 
 
-def check(runs: Sequence[MeasuredRun], costs: Costs, fitted: Sequence[MeasuredRun], cores: int, rows: Rows) -> None:
+def check(
+    runs: Sequence[model.MeasuredRun], costs: model.Costs, fitted: Sequence[model.MeasuredRun], cores: int, rows: Rows
+) -> None:
     """Compare predicted and measured seconds, in all and by phase.
 
     Amounts are those of the same set on one rank: of the runs on more only the cost of a message is used.
@@ -103,7 +92,7 @@ def check(runs: Sequence[MeasuredRun], costs: Costs, fitted: Sequence[MeasuredRu
     heads = ("set", "ranks:d", "costs", "measured s:.3f", "predicted s:.3f", "ratio:.2f", *(f"{p}:.2f" for p in PHASES))
     with table("predicted / measured, in all and by phase", *heads) as line:
         for run in sorted(runs, key=lambda run: (name_of(run), run.ranks)):
-            found = predict_phases(alone[name_of(run)], costs, Place(run.ranks, run.link, cores))
+            found = model.predict_phases(alone[name_of(run)], costs, model.Place(run.ranks, run.link, cores))
             total = sum(phase.total_s for phase in found.values())
             ratios = [found[p].total_s / run.phases[p] if run.phases[p] > 0.02 * run.seconds else None for p in PHASES]
             used = "fitted" if any(run is one for one in fitted) else "predicted"
@@ -115,16 +104,23 @@ def check(runs: Sequence[MeasuredRun], costs: Costs, fitted: Sequence[MeasuredRu
 
 
 def scale(
-    ours: RoundAmounts, theirs: RoundAmounts, costs: Costs, pair: Sequence[float], title: str, rows: Rows
+    ours: model.RoundAmounts,
+    theirs: model.RoundAmounts,
+    costs: model.Costs,
+    pair: Sequence[float],
+    title: str,
+    rows: Rows,
 ) -> None:
     """Print and write predicted seconds to 4,096 ranks, each on a core of its own."""
     for network, link in NETWORKS.items():
         heads = ("tree s:.4g", "ring s:.4g", "published s:.4g", *(f"{p}:.0%" for p in PHASES))
         with table(f"{title}, {network}: predicted seconds, and shares of the first", "ranks:d", *heads) as line:
             for n_ranks in RANKS:
-                tree = predict_phases(ours, costs, Place(n_ranks, link))
-                ring = predict_phases(ours, costs, Place(n_ranks, link, talk="ring"))
-                published = pairwise_seconds(theirs.rounds, theirs.looked, theirs.features, pair, Place(n_ranks, link))
+                tree = model.predict_phases(ours, costs, model.Place(n_ranks, link))
+                ring = model.predict_phases(ours, costs, model.Place(n_ranks, link, talk="ring"))
+                published = model.pairwise_seconds(
+                    theirs.rounds, theirs.looked, theirs.features, pair, model.Place(n_ranks, link)
+                )
                 totals = [sum(phase.total_s for phase in found.values()) for found in (tree, ring)]
                 line(n_ranks, *totals, published.total_s, *(tree[p].total_s / totals[0] for p in PHASES))
                 rows.add(
@@ -134,12 +130,12 @@ def scale(
                 )  # fmt: skip
 
 
-def blocks(n: int, costs: Costs, rows: Rows) -> None:
+def blocks(n: int, costs: model.Costs, rows: Rows) -> None:
     """Print and write predicted seconds with blocks of other sizes."""
     found = {}
     for size in BLOCKS:
-        settings = RunSettings(replace(PROBLEMS[GROWN], rows=n), cache_mb=_CACHE_MB, repeats=1, block_size=size)
-        found[size] = observe(settings, 1).amounts
+        settings = model.RunSettings(replace(PROBLEMS[GROWN], rows=n), cache_mb=_CACHE_MB, repeats=1, block_size=size)
+        found[size] = model.observe(settings, 1).amounts
     for n_rows in (n, FULL_ROWS):
         for network, link in NETWORKS.items():
             title = f"{GROWN}, n = {n_rows:,}, {network}: predicted seconds by the variables of a block"
@@ -147,29 +143,30 @@ def blocks(n: int, costs: Costs, rows: Rows) -> None:
                 for n_ranks in RANKS:
                     seconds = {}
                     for size, amounts in found.items():
-                        grown = amounts if n_rows == n else extrapolate(amounts, n_rows)
-                        phases = predict_phases(grown, costs, Place(n_ranks, link))
+                        grown = amounts if n_rows == n else model.extrapolate(amounts, n_rows)
+                        phases = model.predict_phases(grown, costs, model.Place(n_ranks, link))
                         seconds[size] = sum(phase.total_s for phase in phases.values())
                     line(n_ranks, *seconds.values())
                     rows.add(case="blocks", n=n_rows, network=network, ranks=n_ranks, seconds=seconds)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="ranks of the runs that are measured")
+OPTIONS = {
+    "--ranks": {"type": int, "nargs": "+", "default": [1, 2, 4], "help": "ranks of the runs that are measured"},
+}
 
 
-def is_of(run: MeasuredRun, sets: Sequence[tuple[str, int]]) -> bool:
+def is_of(run: model.MeasuredRun, sets: Sequence[tuple[str, int]]) -> bool:
     return (run.settings.problem.name, run.settings.problem.rows) in sets
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     cores, shrink = os.cpu_count() or 1, 1000
     if options.quick:
         options.ranks, shrink = [1, 2], 125
     fitted_sets, left_out = ([(name, shrink * n) for name, n in sets] for sets in (FITTED, LEFT_OUT))
     runs = measure([*fitted_sets, *left_out], options.ranks, options.repeats)
     fitted = [run for run in runs if is_of(run, fitted_sets)]
-    costs = fit_costs([run.observation(cores) for run in fitted])
+    costs = model.fit_costs([run.observation(cores) for run in fitted])
     rows.add(case="costs", costs={phase: list(numbers) for phase, numbers in costs.items()}, cores=cores)
     heads = ("phase", "c0:.3g", "c1:.3g", "c2:.3g", "c3:.3g", "c4:.3g", "c5:.3g")
     with table("what work costs, nanoseconds, in the order of the model", *heads) as line:
@@ -184,8 +181,8 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
         rows.add(case="pairwise", **row_of(pair, cores))
         per_value = pair.seconds / (2.0 * pair.amounts.looked)
         for n_rows in (n, FULL_ROWS):
-            theirs = extrapolate(pair.amounts, n_rows)
-            grown = ours if n_rows == n else extrapolate(ours, n_rows)
+            theirs = model.extrapolate(pair.amounts, n_rows)
+            grown = ours if n_rows == n else model.extrapolate(ours, n_rows)
             scale(grown, theirs, costs, (0.0, per_value), f"{GROWN}, n = {n_rows:,}", rows)
     if "blocks" in options.only:
         blocks(n, costs, rows)

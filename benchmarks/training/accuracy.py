@@ -15,7 +15,6 @@ deviation over seeds of each, and the difference of the means with its standard 
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -29,11 +28,8 @@ from sklearn.linear_model import SGDRegressor as PlainRegressor
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, table, timed, workers
 from benchmarks.common.suite import where_found
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
-from benchmarks.common.workers import workers
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.datasets import load
 
@@ -162,12 +158,13 @@ def compare_defaults(name: str, seeds: range, options: dict[str, Any], rows: Row
     line(name, *cells, f"{gaps[0]:+.2f} +- {error:.2f}", gaps[1])
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--defaults", action="store_true", help="compare the defaults of both libraries")
-    parser.add_argument("--alpha", type=float, help="with --defaults: another strength of the penalty")
+OPTIONS = {
+    "--defaults": {"action": "store_true", "help": "compare the defaults of both libraries"},
+    "--alpha": {"type": float, "help": "with --defaults: another strength of the penalty"},
+}
 
 
-def run(arguments: argparse.Namespace, rows: Rows) -> None:
+def run(arguments: Options, rows: Rows) -> None:
     """Run all cases and print the table; a seed for every repeat."""
     seeds = range(arguments.repeats)
     warnings.simplefilter("ignore", ConvergenceWarning)

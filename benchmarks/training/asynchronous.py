@@ -10,14 +10,12 @@ that is always slower, and with a heavy tail.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
+from benchmarks.common.measuring import Options, Rows, table
 from benchmarks.training.accuracy import split
 from dsgd import SGDClassifier
 from dsgd.sim import Compute, SimulatedCluster
@@ -43,7 +41,7 @@ CASES: dict[str, Any] = {
 STRAGGLERS = ("none", "exponential", "slow-rank", "heavy-tail")
 
 
-def run(arguments: argparse.Namespace, rows: Rows) -> None:
+def run(arguments: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     X, y, *_ = split("ijcnn1")
     if arguments.quick:

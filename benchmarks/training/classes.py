@@ -9,7 +9,6 @@ objective is that of softmax. Accuracy is on other rows, after as many epochs (`
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import warnings
 from collections.abc import Callable
@@ -21,9 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model import SGDClassifier as Plain
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, timed
+from benchmarks.common.measuring import Options, Rows, in_turns, report, timed
 from dsgd import SGDClassifier
 
 PAGE = "estimators"
@@ -65,7 +62,7 @@ def methods(n_rows: int) -> dict[str, Callable[[int], Any]]:
     }
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     n = 10_000 if options.quick else 100_000
     for case, make in {"dense": dense_rows, "sparse": sparse_rows}.items():
@@ -80,10 +77,14 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
             make_model(1).fit(X[:1000], y[:1000])  # compiles
         turns = in_turns({name: lambda made=made: epoch(made) for name, made in models.items()}, options.repeats)
         seconds = {name: statistics.median(each.value for each in taken) for name, taken in turns.items()}
-        heads = "method", "ms an epoch:.1f", "x softmax:.2f", f"accuracy after {EPOCHS}:.3f"
-        with table(f"{case}: {n} rows, {N_CLASSES} classes", *heads) as line:
+        columns = "method | ms an epoch = seconds*1e3:.1f | x softmax = times_softmax:.2f | accuracy:.3f"
+        title = f"{case}: {n} rows, {N_CLASSES} classes, accuracy after {EPOCHS} epochs"
+        with report(rows, title, columns, case=case, n=n) as add:
             for name, make_model in models.items():
                 accuracy = make_model(EPOCHS).fit(X[:n], y[:n]).score(X[n:], y[n:])
-                times = seconds[name] / seconds["softmax"]
-                rows.add(case=case, method=name, n=n, seconds=seconds[name], times_softmax=times, accuracy=accuracy)
-                line(name, 1e3 * seconds[name], times, accuracy)
+                add(
+                    method=name,
+                    seconds=seconds[name],
+                    times_softmax=seconds[name] / seconds["softmax"],
+                    accuracy=accuracy,
+                )

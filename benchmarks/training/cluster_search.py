@@ -14,7 +14,6 @@ whose rounds end, and in one search for each period.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -22,10 +21,7 @@ from typing import Any
 from sklearn.base import clone
 from sklearn.model_selection import ParameterGrid, StratifiedKFold
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed, waiting_share
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, timed, waiting_share, workers
 from benchmarks.training.search import EVERY, GRID, N_FOLDS, make_data
 from dsgd import SGDClassifier
 from dsgd.model_selection import SGDSearchCV
@@ -40,14 +36,14 @@ PERIODS = (64, 256, 1024, 4096)
 HEADS = "way", "s:.1f", "times:.2f", "rounds:.0f", "messages:.0f", "MB:.1f", "waiting:.2f"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what this benchmark asks."""
-    parser.add_argument("--rows", type=int, help="rows; by default 20,000, with --quick 2,000")
-    parser.add_argument("--features", type=int, default=100, help="features (default: %(default)s)")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64", help="of the rows")
+OPTIONS = {
+    "--rows": {"type": int, "help": "rows; by default 20,000, with --quick 2,000"},
+    "--features": {"type": int, "default": 100, "help": "features (default: %(default)s)"},
+    "--dtype": {"choices": ("float32", "float64"), "default": "float64", "help": "of the rows"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Measure the ways of each case, one after the other, on the same workers."""
     warnings.simplefilter("ignore")
     X, y = make_data(options.rows or (2_000 if options.quick else 20_000), options.features, options.dtype)

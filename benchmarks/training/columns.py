@@ -15,7 +15,6 @@ vw            Vowpal Wabbit over a text file of the rows, which is written befor
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -25,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
+from benchmarks.common.measuring import Options, Rows, report
 from benchmarks.common.suite import UnavailableError, child
-from benchmarks.common.table import table
 from benchmarks.training.whole_fit import forget_peak, memory
 
 PAGE = "tables"
@@ -39,9 +37,10 @@ N_NUMBERS, N_STRINGS, EPOCHS, ALPHA = 13, 26, 5, 1e-6
 GROUP_ROWS = 100_000
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=0, help="rows; by default 1,000,000, or 30,000 with --quick")
-    parser.add_argument("--values", type=int, default=0, help="most distinct strings of a column")
+OPTIONS = {
+    "--rows": {"type": int, "default": 0, "help": "rows; by default 1,000,000, or 30,000 with --quick"},
+    "--values": {"type": int, "default": 0, "help": "most distinct strings of a column"},
+}
 
 
 def frame(n_rows: int, n_values: int, seed: int) -> Any:
@@ -164,7 +163,7 @@ def by_vw(folder: Path, way: str) -> Any:
     return lambda: float("nan")
 
 
-def inside(options: argparse.Namespace) -> None:
+def inside(options: Options) -> None:
     """Run one way, and print what it took."""
     way, folder = options.inside[0], Path(options.inside[1])
     work = {"scikit-learn": by_sklearn, "tabmat": by_tabmat, "vw": by_vw}.get(way, by_dsgd)
@@ -180,7 +179,7 @@ def inside(options: argparse.Namespace) -> None:
     print(json.dumps({"seconds": seconds, "peak_bytes": peak, "accuracy": score()}))
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     n_rows = options.rows or (30_000 if options.quick else 1_000_000)
     n_values = options.values or (1_000 if options.quick else 100_000)
     try:
@@ -191,13 +190,13 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
         write(Path(place), n_rows, n_values)
         if "vw" in options.only:
             write_vw(Path(place))
-        with table(f"{n_rows:,} rows, {EPOCHS} epochs", "way", "s:.1f", "peak MB:.0f", "accuracy:.3f") as line:
+        columns = "way = method | s = seconds:.1f | peak MB = peak_bytes*1e-6:.0f | accuracy:.3f"
+        facts = {"rows": n_rows, "values": n_values}
+        with report(rows, f"{n_rows:,} rows, {EPOCHS} epochs", columns, **facts) as add:
             for way in options.only:
                 command = child(__name__, [way, place])
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
                     print(f"{way}: {done.stderr.strip().splitlines()[-1]}")
                     continue
-                found = json.loads(done.stdout.strip().splitlines()[-1])
-                rows.add(method=way, rows=n_rows, values=n_values, **found)
-                line(way, found["seconds"], found["peak_bytes"] / 1e6, found["accuracy"])
+                add(method=way, **json.loads(done.stdout.strip().splitlines()[-1]))

@@ -12,7 +12,6 @@ threads.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from functools import cache
 from typing import Any
@@ -23,8 +22,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, make_classificatio
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
+from benchmarks.common.measuring import Options, Rows, table
 from dsgd import SGDClassifier
 from dsgd.datasets import make_classification_twin
 from dsgd.errors import InvalidDataError
@@ -117,12 +115,13 @@ def score(data: str, sync: str | None, seed: int, options: dict[str, Any]) -> fl
         return 0.0
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--epochs", type=int, default=N_EPOCHS, help="0: until the default rule stops")
-    parser.add_argument("--sets", nargs="+", help="only these sets", choices=SETS, metavar="SET")
+OPTIONS = {
+    "--epochs": {"type": int, "default": N_EPOCHS, "help": "0: until the default rule stops"},
+    "--sets": {"nargs": "+", "help": "only these sets", "choices": SETS, "metavar": "SET"},
+}
 
 
-def run(arguments: argparse.Namespace, rows: Rows) -> None:
+def run(arguments: Options, rows: Rows) -> None:
     """Run all and print the table; a seed for every repeat."""
     warnings.simplefilter("ignore")
     options: dict[str, Any] = {"max_iter": arguments.epochs, "tol": None} if arguments.epochs else {}

@@ -10,7 +10,6 @@ Then the memory of 2,000 features beside that of many rows in the shape of covty
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tracemalloc
 from typing import Any
@@ -20,9 +19,7 @@ from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import SGDClassifier as Plain
 from sklearn.pipeline import make_pipeline
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, timed
+from benchmarks.common.measuring import Options, Rows, in_turns, table, timed
 from dsgd import SGDClassifier
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.svm import SVC
@@ -63,7 +60,7 @@ def allocated_mb(model: Any, X: Any, y: Any) -> float:
     return float(peak / 1e6)
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     n_rows = 5_000 if options.quick else 20_000
     (X, y), (X_test, y_test) = rings(n_rows, 0), rings(n_rows, 1)
     heads = ("features", "way", "s:.2f", "MB:.1f", "accuracy:.1%")

@@ -8,15 +8,12 @@ python -m benchmarks run first_fit
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, table, timed
 
 PAGE = "performance"
 QUICK_S = 120
@@ -57,7 +54,7 @@ def seconds(script: str, cache: str) -> tuple[float, float, float]:
     return inside, processor, whole.seconds
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     columns = "case", "cache", "seconds:.2f", "processor:.2f", "whole process:.2f"
     with table("what a new user waits for", *columns) as line:
 

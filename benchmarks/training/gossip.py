@@ -12,15 +12,13 @@ seconds.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from itertools import product
 from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
+from benchmarks.common.measuring import Options, Rows, report
 from benchmarks.training.accuracy import split
 from dsgd import SGDClassifier
 from dsgd.sim import NETWORKS, Compute, HeavyTail, Link, SimulatedCluster
@@ -53,14 +51,14 @@ def cases() -> dict[str, dict[str, Any]]:
     }
 
 
-def run(arguments: argparse.Namespace, rows: Rows) -> None:
+def run(arguments: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     X, y, X_test, y_test = split("ijcnn1")
     if arguments.quick:
         X, y = X[:8000], y[:8000]
     usual: dict[str, float] = {}
-    heads = ("case", "strategy", "ms an epoch:.2f", "of undisturbed:.2f", "accuracy, %:.2f")
-    with table(f"{N_RANKS} simulated ranks", *heads) as line:
+    columns = "case | strategy | ms an epoch = epoch_ms:.2f | of undisturbed = times:.2f | accuracy = score:.2%"
+    with report(rows, f"{N_RANKS} simulated ranks", columns) as add:
         for (case, options), (name, strategy) in product(cases().items(), STRATEGIES.items()):
             cluster = SimulatedCluster(N_RANKS, **options)
             model = SGDClassifier(sync=strategy, client=cluster, max_iter=N_EPOCHS, tol=None, random_state=0).fit(X, y)
@@ -69,5 +67,5 @@ def run(arguments: argparse.Namespace, rows: Rows) -> None:
             if case in ("undisturbed", "more work"):
                 usual[name] = epoch_ms
             score = model.score(X_test, y_test)
-            rows.add(case=case, strategy=name, epoch_ms=epoch_ms, usual_ms=usual[name], score=score, curve=curve)
-            line(case, name, epoch_ms, epoch_ms / usual[name], 100 * score)
+            taken = {"epoch_ms": epoch_ms, "usual_ms": usual[name], "times": epoch_ms / usual[name]}
+            add(case=case, strategy=name, **taken, score=score, curve=curve)

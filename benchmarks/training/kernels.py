@@ -14,7 +14,6 @@ The share of memory bandwidth is the bytes an epoch must read over its seconds, 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -26,9 +25,7 @@ import scipy.sparse
 from numba import njit
 from sklearn.linear_model import SGDClassifier
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, timed
+from benchmarks.common.measuring import Options, Rows, in_turns, report, timed
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.local.objective import n_params
 
@@ -152,44 +149,39 @@ def measure(case: str, X, y, loss: str, repeats: int, with_vw: bool) -> list[dic
                 methods["vowpal wabbit"] = vw
         turns = in_turns(methods, repeats)
     found = {name: statistics.median(each.value for each in taken) for name, taken in turns.items()}
+    facts = {"case": case, "loss": loss, "bytes": shard.nbytes, "rows": shard.n_rows, "features": shard.n_features}
+    facts |= {"nnz": shard.nnz, "repeats": repeats}
     return [
-        {
-            "case": case,
-            "loss": loss,
-            "method": method,
-            "seconds": value,
-            "times_dsgd": value / found["dsgd"],
-            "ns_per_row": 1e9 * value / shard.n_rows,
-            "bytes": shard.nbytes,
-            "bandwidth_share": found["read pass"] / value,
-            "rows": shard.n_rows,
-            "features": shard.n_features,
-            "nnz": shard.nnz,
-            "repeats": repeats,
+        facts | {
+            "method": method, "seconds": value, "times_dsgd": value / found["dsgd"],
+            "ns_per_row": 1e9 * value / shard.n_rows, "bandwidth_share": found["read pass"] / value,
+            "gb_per_s": shard.nbytes / value / 1e9,
         }
         for method, value in found.items()
-    ]
+    ]  # fmt: skip
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-vw", action="store_true", help="leave Vowpal Wabbit out")
-    parser.add_argument("--loss", default="hinge", choices=["hinge", "log_loss"])
+OPTIONS = {
+    "--no-vw": {"action": "store_true", "help": "leave Vowpal Wabbit out"},
+    "--loss": {"default": "hinge", "choices": ["hinge", "log_loss"]},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     share = 10 if options.quick else 1
     cases = {
         "dense 22": lambda: dense_rows(200_000 // share, 22, 0),
         "dense 2000": lambda: dense_rows(10_000 // share, 2_000, 1),
         "sparse 47k": lambda: sparse_rows(50_000 // share, 47_236, 75, 2),
     }
-    heads = ("method", "ms:.2f", "ns/row:.1f", "x dsgd:.2f", "GB/s:.1f", "of read pass:.0%")
+    columns = (
+        "method | ms = seconds*1e3:.2f | ns/row = ns_per_row:.1f | x dsgd = times_dsgd:.2f | GB/s = gb_per_s:.1f | "
+        "of read pass = bandwidth_share:.0%"
+    )
     for case, build in cases.items():
         found = measure(case, *build(), options.loss, options.repeats, not options.no_vw)
         n, n_bytes = found[0]["rows"], found[0]["bytes"]
         shape = f"{n} rows, {found[0]['nnz'] / n:.1f} entries each, {n_bytes / 1e6:.1f} MB"
-        with table(f"{case}: {shape}, {options.loss}, medians of {options.repeats}", *heads) as line:
+        with report(rows, f"{case}: {shape}, {options.loss}, medians of {options.repeats}", columns) as add:
             for row in found:
-                rows.add(**row)
-                speeds = row["times_dsgd"], n_bytes / row["seconds"] / 1e9, row["bandwidth_share"]
-                line(row["method"], 1e3 * row["seconds"], row["ns_per_row"], *speeds)
+                add(**row)

@@ -13,15 +13,13 @@ that on it).
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
+from benchmarks.common.measuring import Options, Rows, table
 from dsgd.runtime import Rank, run_on_threads
 from dsgd.sync import EASGD, AbstractLocalTerm, LeaderSGD, LocalSGD, LocalSteps
 
@@ -89,7 +87,7 @@ def descend(
     return found
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Run all and print the table; a seed for every repeat."""
     heads = ("loss", "strategy", "on the ridge:.3f", "median at the end:.4f", "left the ridge")
     with table(f"{options.repeats} runs", *heads) as line:

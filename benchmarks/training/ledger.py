@@ -5,7 +5,6 @@ python -m benchmarks run ledger
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -14,9 +13,7 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, ratio, spread
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, ratio, spread, table
 from dsgd import SGDClassifier
 from dsgd.ledger import RankLedger
 
@@ -41,7 +38,7 @@ def without() -> Iterator[None]:
         yield
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40_000, 22)).astype(np.float32)
     y = X[:, 0] > 0

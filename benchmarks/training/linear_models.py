@@ -10,7 +10,6 @@ below the error.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import warnings
 from collections.abc import Callable
@@ -21,9 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn import linear_model as peers
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, ratio
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, ratio, table
 from dsgd.linear_model import Lasso, LogisticRegression, PoissonRegressor, Ridge
 
 PAGE = "linear-models"
@@ -178,7 +175,7 @@ CASES: dict[str, Callable[[int], Any]] = {
 }
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore")  # of peers that stop at a limit: their error says so
     heads = ("case", "method", "s:.3f", "seconds over ours:.2f", "error:.1e", "certified:.1e")
     with table("whole fits on one core; errors are shares of the objective at zero", *heads) as line:

@@ -8,7 +8,6 @@ Two periods: the usual one, and models that are averaged once an epoch, which sh
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -17,10 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import SGDClassifier as Peer
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, ratio, timed, waiting_share
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, ratio, table, timed, waiting_share, workers
 from benchmarks.svm.cores import counts
 from benchmarks.training.whole_fit import SHAPES, nbytes_of
 from dsgd import SGDClassifier
@@ -44,13 +40,14 @@ def blocks_on(client: Any, homes: Sequence[str], X: Any, y: Any) -> list[Any]:
     ]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cores", type=int, default=max(2, count_cores()), help="the most; all by default")
-    parser.add_argument("--epochs", type=int, default=10, metavar="N", help="epochs of a fit (default: %(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, metavar="K", help="times as many rows")
+OPTIONS = {
+    "--cores": {"type": int, "default": max(2, count_cores()), "help": "the most; all by default"},
+    "--epochs": {"type": int, "default": 10, "metavar": "N", "help": "epochs of a fit (default: %(default)s)"},
+    "--scale": {"type": float, "default": 1.0, "metavar": "K", "help": "times as many rows"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     cores = 2 if options.quick else options.cores
     heads = ("way", "period", "cores", "seconds:.3f", "times one:.2f", "times scikit-learn:.1f", "waiting:.1%", "score")
     for case in options.only:

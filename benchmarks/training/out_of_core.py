@@ -11,7 +11,6 @@ cluster  Two workers, and data of twice what they may use together, made block b
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -24,10 +23,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, timed, workers
 from dsgd.local import SGD, Objective, Residency, Shard
 from dsgd.local.ingest import concat_blocks
 from dsgd.local.objective import n_params
@@ -176,11 +172,12 @@ def cluster(rows: Rows, limit_mb: int, folder: str) -> None:
         del small
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--folder", default=tempfile.gettempdir(), help="where files lie; on the disk to measure")
+OPTIONS = {
+    "--folder": {"default": tempfile.gettempdir(), "help": "where files lie; on the disk to measure"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore")
     if "walk" in options.only:
         walk(rows, (128 if options.quick else 1024) << 20, options.folder)

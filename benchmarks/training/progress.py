@@ -15,7 +15,6 @@ ratio is good to some per cent, what is spent inside to a hundredth of one:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import time
@@ -27,10 +26,7 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, ratio, timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, ratio, table, timed, workers
 from dsgd import SGDClassifier
 from dsgd.progress import ProgressLine
 from dsgd.runtime.train.epoch import ProgressAccount
@@ -82,7 +78,7 @@ def shown() -> ProgressLine:
     return ProgressLine(Console(file=io.StringIO(), force_terminal=True, width=120))
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     # Fits of some seconds: starting and ending a line is a matter of milliseconds.
     part = 20 if options.quick else 1
     rng = np.random.default_rng(0)

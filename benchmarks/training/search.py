@@ -15,7 +15,6 @@ Memory is the peak above what the process had before, over that of one fit of ou
 
 from __future__ import annotations
 
-import argparse
 import os
 import warnings
 from typing import Any
@@ -25,9 +24,7 @@ from sklearn.base import clone
 from sklearn.linear_model import SGDClassifier as Peer
 from sklearn.model_selection import GridSearchCV, ParameterGrid, StratifiedKFold, StratifiedShuffleSplit
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
+from benchmarks.common.measuring import Options, Rows, report, timed
 from benchmarks.training.whole_fit import forget_peak, memory
 from dsgd import SGDClassifier
 from dsgd.model_selection import SGDSearchCV
@@ -40,15 +37,15 @@ N_FOLDS, EVERY = 5, 7
 N_MODELS = N_FOLDS * len(ParameterGrid(GRID))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what this benchmark asks."""
-    parser.add_argument("--rows", type=int, help="rows; by default 500,000, with --quick 20,000")
-    parser.add_argument("--features", type=int, default=100, help="features (default: %(default)s)")
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64", help="of the rows")
-    parser.add_argument("--whole", action="store_true", help="run all fits of the peers, and no sample")
+OPTIONS = {
+    "--rows": {"type": int, "help": "rows; by default 500,000, with --quick 20,000"},
+    "--features": {"type": int, "default": 100, "help": "features (default: %(default)s)"},
+    "--dtype": {"choices": ("float32", "float64"), "default": "float64", "help": "of the rows"},
+    "--whole": {"action": "store_true", "help": "run all fits of the peers, and no sample"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     """Measure all ways, one after the other."""
     warnings.simplefilter("ignore")
     n, d = options.rows or (20_000 if options.quick else 500_000), options.features
@@ -83,13 +80,13 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
             row = {"way": name, "seconds": seconds / cores, "cpu_s": cpu_s, "memory": None}
             found.append({**row, "score": None, "best": "sample"})
     fits_s = next(row["cpu_s"] for row in found if row["way"] == "GridSearchCV, dsgd")
-    heads = "way", "s:.1f", "times:.1f", "cpu s:.1f", "fits:.1f", "memory:.2f", "score:.4f", "best"
-    with table(f"{n} x {d}, {options.dtype}", *heads) as line:
+    columns = "way | s = seconds:.1f | times:.1f | cpu s = cpu_s:.1f | fits:.1f | memory:.2f | score:.4f | best"
+    facts = {"rows": n, "features": d, "dtype": options.dtype, "whole": options.whole}
+    with report(rows, f"{n} x {d}, {options.dtype}", columns, **facts) as add:
         for row in found:
             times = row["seconds"] / found[0]["seconds"]
             fits = row["cpu_s"] / fits_s * N_MODELS if fits_s and row["cpu_s"] else None
-            line(row["way"], row["seconds"], times, row["cpu_s"], fits, row["memory"], row["score"], row["best"])
-            rows.add(rows=n, features=d, dtype=options.dtype, whole=options.whole, times=times, fits=fits, **row)
+            add(times=times, fits=fits, **row)
 
 
 def make_data(n: int, d: int, dtype: str) -> tuple[Any, Any]:

@@ -9,7 +9,6 @@ compiles and loads; the ratio is the median over turns of ours by theirs in the 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import warnings
 from collections.abc import Callable
@@ -21,9 +20,7 @@ from sklearn import svm as plain_svm
 from sklearn.base import is_classifier
 
 import dsgd
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, ratio
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, ratio, report
 from dsgd import linear_model, svm
 
 PAGE = "performance"
@@ -92,11 +89,14 @@ def actions(model: Any, X: Any, y: Any) -> dict[str, Callable[[], Any]]:
     return found
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     warnings.simplefilter("ignore")  # of limits that both reach
     found: list[float] = []
-    heads = "estimator", "rows x columns, classes", "what", "ms:.3f", "scikit-learn's ms:.3f", "ratio:.2f"
-    with table("small fits, and predictions of one row", *heads) as line:
+    columns = (
+        "estimator = case | rows = n | columns = d | classes | what | ms = seconds*1e3:.3f | "
+        "scikit-learn's ms = peer_seconds*1e3:.3f | ratio:.2f"
+    )
+    with report(rows, "small fits, and predictions of one row", columns) as add:
         for name in options.only:
             for n, d, k in QUICK_SETS if options.quick else SETS:
                 X, labels, target = small_set(n, d, k)
@@ -111,6 +111,5 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
                     times = ratio(*([timing.seconds for timing in turns[who]] for who in calls))
                     s, plain_s = median_s(turns["ours"]), median_s(turns["theirs"])
                     found.append(times)
-                    rows.add(case=name, what=what, n=n, d=d, classes=k, seconds=s, peer_seconds=plain_s, ratio=times)
-                    line(name, f"{n} x {d}, {k}", what, 1e3 * s, 1e3 * plain_s, times)
+                    add(case=name, what=what, n=n, d=d, classes=k, seconds=s, peer_seconds=plain_s, ratio=times)
     print(f"ratios: median {statistics.median(found):.2f}, largest {max(found):.2f}")

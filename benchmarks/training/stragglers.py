@@ -8,7 +8,6 @@ epoch ended whose mean loss was no more than what every run has reached.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
@@ -22,9 +21,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, table, workers
 from dsgd import SGDClassifier
 from dsgd.errors import StragglerWarning
 from dsgd.ledger import PHASES
@@ -88,15 +85,16 @@ def describe(model: SGDClassifier) -> dict[str, Any]:
     }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=int, default=500_000, help="rows of each worker")
-    parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--share", type=float, default=0.25, help="time that the slow worker has")
-    parser.add_argument("--period", type=float, default=0.02, help="seconds from one stop to the next")
+OPTIONS = {
+    "--rows": {"type": int, "default": 500_000, "help": "rows of each worker"},
+    "--features": {"type": int, "default": 64},
+    "--epochs": {"type": int, "default": 8},
+    "--share": {"type": float, "default": 0.25, "help": "time that the slow worker has"},
+    "--period": {"type": float, "default": 0.02, "help": "seconds from one stop to the next"},
+}
 
 
-def train(options: argparse.Namespace) -> dict[tuple[str, bool], list[dict[str, Any]]]:
+def train(options: Options) -> dict[tuple[str, bool], list[dict[str, Any]]]:
     """Return the runs of every strategy, beside a slow rank and without one."""
     strategies = {
         "LocalSGD": LocalSGD(every=50_000),
@@ -122,7 +120,7 @@ def train(options: argparse.Namespace) -> dict[tuple[str, bool], list[dict[str, 
     return runs
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.rows, options.epochs = options.rows // 10, 4
     runs = train(options)

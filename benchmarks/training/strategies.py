@@ -13,7 +13,6 @@ are those of simulated ranks, the same on every machine, and the part of it whos
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,10 +22,7 @@ from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, report, timed, workers
 from benchmarks.training.accuracy import split
 from dsgd import SGDClassifier
 from dsgd.local import Adagrad, Adam, Momentum
@@ -43,7 +39,7 @@ COUNTED = (
     *("bytes_sent", "messages", "rounds", "wait_s", "wire_s"),
     *("control_bytes_sent", "control_messages", "control_s"),
 )
-OPTIONS: dict[str, Any] = {"alpha": 1e-4, "max_iter": 20, "tol": None, "random_state": 0}
+MODEL: dict[str, Any] = {"alpha": 1e-4, "max_iter": 20, "tol": None, "random_state": 0}
 WITH_RATE = {"learning_rate": "invscaling", "power_t": 0.25}
 #: Where a server takes steps by gradients that come late, or few steps by the mean of many, the default schedule, which
 #: counts steps, is too large for too long.
@@ -88,12 +84,10 @@ class Gang:
             yield {"n_jobs": self.size}
 
 
-def train(
-    cases: dict[str, dict[str, Any]], gang: Gang, datasets: list[str], rows: Rows, line: Callable[..., None]
-) -> int:
+def train(cases: dict[str, dict[str, Any]], gang: Gang, datasets: list[str], add: Callable[..., None]) -> int:
     """Train all cases on a gang; return how many do not pass."""
     sets = {data: split(data) for data in datasets}
-    alone = {d: SGDClassifier(**OPTIONS).fit(X, y).score(X_test, y_test) for d, (X, y, X_test, y_test) in sets.items()}
+    alone = {d: SGDClassifier(**MODEL).fit(X, y).score(X_test, y_test) for d, (X, y, X_test, y_test) in sets.items()}
     failed = 0
     for shares_memory in (False, True):
         chosen = {name: case for name, case in cases.items() if (case["sync"] == "hogwild") == shares_memory}
@@ -101,53 +95,38 @@ def train(
             continue
         with gang.parameters(shares_memory=shares_memory) as where:
             for (data, (X, y, X_test, y_test)), (name, case) in product(sets.items(), chosen.items()):
-                whole = timed(SGDClassifier(**{**OPTIONS, **case, **where}).fit, X, y)
+                whole = timed(SGDClassifier(**{**MODEL, **case, **where}).fit, X, y)
                 model, score = whole.value, whole.value.score(X_test, y_test)
                 totals, trained_s = model.ledger_.totals(), model.fit_report_["epochs"][-1]["seconds"]
                 passes = bool(score >= alone[data] - 0.01)
                 failed += not passes
-                rows.add(
-                    case=data,
-                    strategy=name,
-                    gang=gang.kind,
-                    ranks=gang.size,
-                    network=gang.network,
-                    score=score,
-                    sequential=alone[data],
-                    passes=passes,
-                    seconds=whole.seconds,
-                    trained_s=trained_s,
-                    **{key: totals[key] for key in COUNTED},
-                )
-                sent = totals["bytes_sent"] / 1e6, totals["control_bytes_sent"] / 1e6
-                counts = *sent, totals["messages"], totals["rounds"]
-                verdict = "" if passes else "more than a point below"
-                points = 100 * score, 100 * (score - alone[data])
-                line(data, f"{gang.size} {gang.kind}", name, *points, trained_s, *counts, verdict)
+                kind = {"case": data, "strategy": name, "gang": gang.kind, "ranks": gang.size, "network": gang.network}
+                scores = {"score": score, "sequential": alone[data], "gain": score - alone[data], "passes": passes}
+                add(**kind, **scores, seconds=whole.seconds, trained_s=trained_s, **{k: totals[k] for k in COUNTED})
     return failed
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ranks", type=int, nargs="*", default=[2, 4], help="of each gang; none for simulated ranks alone"
-    )
-    parser.add_argument("--workers", action="store_true", help="worker processes in the place of threads")
-    parser.add_argument(
-        "--simulated", type=int, nargs="*", default=[], metavar="RANKS", help="ranks on a virtual clock"
-    )
-    parser.add_argument("--network", default="10GbE", help="of simulated ranks")
-    parser.add_argument("--sets", nargs="+", choices=["ijcnn1", "a9a", "w8a"], default=["ijcnn1", "a9a"])
+OPTIONS = {
+    "--ranks": {"type": int, "nargs": "*", "default": [2, 4], "help": "of each gang; none for simulated ranks alone"},
+    "--workers": {"action": "store_true", "help": "worker processes in the place of threads"},
+    "--simulated": {"type": int, "nargs": "*", "default": [], "metavar": "RANKS", "help": "ranks on a virtual clock"},
+    "--network": {"default": "10GbE", "help": "of simulated ranks"},
+    "--sets": {"nargs": "+", "choices": ["ijcnn1", "a9a", "w8a"], "default": ["ijcnn1", "a9a"]},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.ranks, options.sets = [2], ["ijcnn1"]
     warnings.simplefilter("ignore", ConvergenceWarning)
     cases = {name: CASES[name] for name in options.only}
     gangs = [Gang("workers" if options.workers else "threads", size) for size in options.ranks]
     gangs += [Gang("simulated", size, options.network) for size in options.simulated]
-    counts = ("MB sent:.3f", "MB control:.3f", "messages:.0f", "rounds:.0f")
-    heads = ("data", "ranks", "strategy", "accuracy:.2f", "- one:+.2f", "seconds:.3f", *counts, "")
-    with table("beside one rank", *heads) as line:
-        failed = sum(train(cases, gang, options.sets, rows, line) for gang in gangs)
+    columns = (
+        "data = case | gang | strategy | ranks | accuracy = score:.2%  | - one, points = gain*100:+.2f | "
+        "seconds = trained_s:.3f | MB sent = bytes_sent*1e-6:.3f | MB control = control_bytes_sent*1e-6:.3f | "
+        "messages:.0f | rounds:.0f"
+    )
+    with report(rows, "beside one rank", columns) as add:
+        failed = sum(train(cases, gang, options.sets, add) for gang in gangs)
     print(f"{failed} of {len(cases) * len(gangs) * len(options.sets)} more than a point below one rank")

@@ -8,7 +8,6 @@ parser alone on text that is in memory. Files are taken from the folder DSGD_DAT
 
 from __future__ import annotations
 
-import argparse
 import bz2
 import os
 import tempfile
@@ -19,9 +18,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_svmlight_file
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, table
 from dsgd.datasets import load_svmlight, make_like, write_svmlight
 from dsgd.datasets.parse import parse_bytes
 
@@ -57,7 +54,7 @@ def compare(name: str, path: str, text: bytes, repeats: int, rows: Rows, line: C
     line(name, megabytes, *seconds.values(), seconds["scikit-learn"] / seconds["dsgd"], "yes" if same else "NO")
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     folder = Path(os.environ.get("DSGD_DATA", ""))
     heads = ("file", "MB:.1f", "scikit-learn:.3f", "dsgd:.3f", "dsgd, parser alone:.3f", "times faster:.1f", "same")
     title = f"seconds to read plain svmlight text, medians of {options.repeats}"

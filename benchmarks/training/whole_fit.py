@@ -15,7 +15,6 @@ Methods take turns, and the stages are those of the fit of median length.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,10 +25,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import SGDClassifier as Peer
 
-from benchmarks.common.rows import Rows
-from benchmarks.common.table import table
-from benchmarks.common.timing import in_turns, median_s, timed
-from benchmarks.common.workers import workers
+from benchmarks.common.measuring import Options, Rows, in_turns, median_s, table, timed, workers
 from benchmarks.training.kernels import dense_rows, read_pass, sparse_rows
 
 PAGE = "performance"
@@ -157,11 +153,12 @@ def show_stages(case: str, found: Sequence[dict[str, Any]]) -> None:
                     line(row["way"], where, stage, 1e3 * seconds, *size, seconds / row["seconds"])
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--epochs", type=int, default=5, metavar="N", help="epochs of a fit (default: %(default)s)")
+OPTIONS = {
+    "--epochs": {"type": int, "default": 5, "metavar": "N", "help": "epochs of a fit (default: %(default)s)"},
+}
 
 
-def run(options: argparse.Namespace, rows: Rows) -> None:
+def run(options: Options, rows: Rows) -> None:
     import dask
 
     heads = ("way", "s:.3f", "x scikit-learn:.2f", "bound s:.3f", "memory here:.2f", "on workers:.2f", "claimed:.1%")

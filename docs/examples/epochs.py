@@ -23,7 +23,7 @@ def report(study, rows):
 
 options = {
     "data": Option((DataSource("ijcnn1-like", 2000),)),
-    "epochs": Option((1, 2, 4), "Passes over the rows.", numbers=True, least=1),
+    "epochs": Option((1, 2, 4), "Passes over the rows.", least=1),
     "seeds": Option((0, 1, 2), "Repetitions.", seeds=True),
 }
 grid = Grid(lambda s: {"dataset": s.data, "epochs": s.epochs, "seed": s.seeds}, measure)

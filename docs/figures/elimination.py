@@ -1,6 +1,6 @@
 """Draw docs/_static/elimination-*.png from elimination.jsonl, rows of ``dsgd study elimination``.
 
-dsgd study elimination --demo --repeats 1 --ranks none --simulated none --no-reference --out study/
+dsgd study elimination --demo --repeats 1 --ranks none --no-reference --out study/
 python docs/figures/elimination.py study/rows.jsonl    # keep what the figures need of these rows, and draw
 python docs/figures/elimination.py                     # draw from what was kept
 """
@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from dsgd.report.png import draw
-from dsgd.study.elimination_cells import summarise
-from dsgd.study.elimination_report import elimination_figures
+from dsgd.study.elimination_report import elimination_figures, summarise
 from dsgd.study.frame.rows import Row, read_rows
 
 HERE = Path(__file__).parent
@@ -36,7 +35,7 @@ def main() -> None:
 COLUMNS = (
     "key", "problem", "rows", "classes", "method", "cache", "cache_mb", "solver", "ranks", "repeat", "tol", "seconds",
     "n_iter", "n_support", "converged", "gap", "objective", "samples", "rounds", "n_eliminated", "n_returned",
-    "n_reconstructions", "kernel_evaluations", "cache_share", "row_bytes", "parallel_s", "serial_s", "curve",
+    "n_reconstructions", "kernel_evaluations", "cache_share", "curve",
     "communication_s", "commit", "when",
 )  # fmt: skip
 

@@ -48,7 +48,7 @@ FIGURES: Final = (
     Drawn(
         "elimination",
         ["_static/elimination-active.png", "_static/elimination-work.png"],
-        "dsgd study elimination --demo --repeats 1 --ranks none --simulated none --no-reference --out "
+        "dsgd study elimination --demo --repeats 1 --ranks none --no-reference --out "
         "study/ && python docs/figures/elimination.py study/rows.jsonl",
     ),
     Drawn(
@@ -146,11 +146,6 @@ FIGURES: Final = (
     ),
     Drawn(
         "svm_choice", ["_static/svm-choice.png"], "python -m benchmarks run choice --out docs/figures/svm_choice.jsonl"
-    ),
-    Drawn(
-        "transports",
-        ["_static/transports.png"],
-        "python -m benchmarks run transports --out docs/figures/transports.jsonl",
     ),
 )
 #: Pictures of what programs show; no rows are behind them. The architecture has a test of its own.

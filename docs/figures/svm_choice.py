@@ -6,7 +6,6 @@ python docs/figures/svm_choice.py
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from dsgd.report.png import log_scale, picture, settings, spread
+from dsgd.report.png import log_scale, picture, settings
 from dsgd.report.theme import BLUE, GREEN, MUTED, VERMILION
 
 HERE = Path(__file__).parent
@@ -37,26 +36,12 @@ def main() -> None:
 
 
 def times(axis: Any, rows: list[dict[str, Any]]) -> None:
-    """Draw training seconds against rows, each line named at its end."""
-    ends = []
+    """Draw training seconds against rows."""
     for method, line in by_method(rows).items():
-        axis.plot([row["n"] for row in line], [row["seconds"] for row in line], **style(method))
-        ends.append((line[-1]["n"], line[-1]["seconds"], method))
+        axis.plot([row["n"] for row in line], [row["seconds"] for row in line], label=method, **style(method))
     log_scale(axis.yaxis)
-    sizes = sorted({row["n"] for row in rows})
-    thousands(axis, sizes)
-    low, high = axis.get_ylim()
-    places = spread([place(end[1], low, high) for end in ends], 0.055, 0.0, 1.0)
-    right = 1.12 * sizes[-1]
-    axis.set_xlim(0.9 * sizes[0], right)
-    for (n, seconds, method), y in zip(ends, places, strict=True):
-        at = low * (high / low) ** y
-        axis.plot([n, right, 1.08 * right], [seconds, at, at], color=colour(method), linewidth=0.5, clip_on=False)
-        axis.annotate(
-            method, (1.08 * right, at), xytext=(2, 0), textcoords="offset points", va="center", fontsize=8,
-            color=colour(method), annotation_clip=False,
-        )  # fmt: skip
-    axis.set_ylim(low, high)
+    thousands(axis, sorted({row["n"] for row in rows}))
+    axis.legend(fontsize=8)
     axis.set_xlabel("training rows")
     axis.set_ylabel("training time, s")
     axis.set_title("Time against rows")
@@ -103,11 +88,6 @@ def style(method: str) -> dict[str, Any]:
     marker = "osD"[list(METHODS).index(method.removeprefix(PEER))]
     found: dict[str, Any] = {"color": colour(method), "marker": marker, "markersize": 4.5, "linewidth": 1.8}
     return found | ({"dashes": (3, 1.5), "markerfacecolor": "white"} if method.startswith(PEER) else {})
-
-
-def place(value: float, low: float, high: float) -> float:
-    """Return where a value lies on a logarithmic axis, from 0 to 1."""
-    return math.log(value / low) / math.log(high / low)
 
 
 def thousands(axis: Any, sizes: list[int]) -> None:

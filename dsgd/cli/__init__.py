@@ -21,7 +21,7 @@ from dsgd.cli import (
     machine,
     predict,
     simulate,
-    study_command,
+    study,
     tune,
 )
 
@@ -57,7 +57,7 @@ def _options(
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
-app.add_typer(study_command.app, name="study")
+app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
@@ -69,7 +69,7 @@ app.command("info", epilog=machine.INFO_EXAMPLES)(machine.info)
 app.command("warm", epilog=machine.WARM_EXAMPLES)(machine.warm)
 
 # A terminal breaks the lines of a paragraph where it ends; those of the source would be broken twice.
-for _group in (app, study_command.app, datasets.app, jobs.app):
+for _group in (app, study.app, datasets.app, jobs.app):
     for _command in _group.registered_commands:
         _text = inspect.getdoc(_command.callback) or ""
         _command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in _text.split("\n\n"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -37,12 +36,16 @@ def claims(
     Every measure becomes a row in OUT/rows.jsonl; the same command resumes where it was interrupted. OUT/report.html is
     self-contained, OUT/claims.json holds every claim with its interval. All of it takes some minutes on two cores.
     """
-    from dsgd.report import check_extras
+    from dsgd.report import check_extras, show_tables
     from dsgd.study import claims as api
 
     statements = api.chosen(only or ())
     if listed:
-        _list(api.list_table(statements), as_json=as_json)
+        table = api.list_table(statements)
+        if as_json:
+            typer.echo(json.dumps([dict(zip(table.columns, row, strict=True)) for row in table.rows]))
+        else:
+            show_tables([table])
         return
     check_extras()  # before minutes of work, not after
     rows = _followed(api.run_claims, statements, out, force=force, quiet=as_json)
@@ -54,16 +57,6 @@ def claims(
         typer.echo(json.dumps(found))
         return
     show(page, [api.overview_table(page.claims, statements)], path)
-
-
-def _list(table: Any, *, as_json: bool) -> None:
-    from rich.console import Console
-
-    if as_json:
-        typer.echo(json.dumps([dict(zip(table.columns, row, strict=True)) for row in table.rows]))
-        return
-    console = Console(width=None if sys.stdout.isatty() else 170)
-    console.print(table.renderable())
 
 
 def _followed(run: Any, statements: Any, out: Path, *, force: bool, quiet: bool) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ def demo(
     from rich.console import Console
 
     from dsgd import study as api
+    from dsgd.report import show_tables
     from dsgd.study import msf, speedup
 
     api.check_extras()  # before minutes of work, not after
@@ -66,7 +67,7 @@ def demo(
 
     pages = {out: api.study_page(sync, rows), beside: api.study_page(several, fits)}
     console.print()
-    console.print(msf.results_table(rows, rows[0]["dataset"], _COLUMNS).renderable())
+    show_tables([msf.results_table(rows, rows[0]["dataset"], _COLUMNS)])
     console.print()
     for n, finding in enumerate((*_sentences(pages[out])[:2], _sentences(pages[beside])[0]), start=1):
         console.print(f"{n}. {finding}", markup=False)

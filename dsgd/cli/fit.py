@@ -5,37 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Any, Final
 
 import typer
 
-from dsgd.cli import options as options
-from dsgd.cli.files import (
-    check_inputs,
-    check_model_path,
-    is_svmlight,
-    read_rows,
-    savable_model,
-    save_model,
-    tables_in,
-    tables_with_target,
-)
-from dsgd.cli.options import (
-    COMPRESS_HELP,
-    FEATURES_HELP,
-    OPTIMIZER_HELP,
-    SAMPLING_HELP,
-    SYNC_HELP,
-    compressing,
-    connected,
-    examples,
-    model_option,
-    parse_sync,
-    place_option,
-    stepping,
-)
+from dsgd.cli import files, options
+from dsgd.cli.options import compressing, connected, examples, option, parse_sync, stepping
 from dsgd.errors import InvalidParameterError
 from dsgd.printing import printable
 from dsgd.validation import check_choice
@@ -50,166 +26,137 @@ EXAMPLES: Final = examples(
     "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.dsgd --json",
 )
 
-_training_option: Final[Any] = partial(typer.Option, rich_help_panel="Training")
-_validation_option: Final[Any] = partial(typer.Option, rich_help_panel="Validation")
-
-_Files: TypeAlias = Annotated[list[str], options.DATA]
-_Model: TypeAlias = Annotated[
-    Path, typer.Option("--model", "-m", help="Where to write the model; an existing file is replaced.")
-]
-_Sync: TypeAlias = Annotated[str, _training_option(help=f"When ranks exchange, and what: {SYNC_HELP}.")]
-_Compress: TypeAlias = Annotated[
-    str | None, _training_option(help=f"Compression of what ranks exchange: {COMPRESS_HELP}.")
-]
-_Optimizer: TypeAlias = Annotated[str, _training_option(help=f"How steps are made of gradients: {OPTIMIZER_HELP}.")]
-_Sampling: TypeAlias = Annotated[str, _training_option(help=f"How rows are chosen: {SAMPLING_HELP}.")]
-_Features: TypeAlias = Annotated[str, model_option(help=f"What the model is linear in: {FEATURES_HELP}.")]
-_L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elasticnet.")]
-_MaxIter: TypeAlias = Annotated[int, _training_option(help="Epochs at most.")]
-_Tol: TypeAlias = Annotated[float, _training_option(help="Stop when the loss falls by less; 0 runs all epochs.")]
-_LearningRate: TypeAlias = Annotated[
-    str | None,
-    _training_option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos, triangular, one_cycle."),
-]
-_Eta0: TypeAlias = Annotated[float | None, _training_option(help="First step size.")]
-_Average: TypeAlias = Annotated[
-    bool, _training_option("--average", help="Return the mean of the weights over all steps (averaged SGD).")
-]
-_Seed: TypeAlias = Annotated[int, _training_option(help="Seed of the row order.")]
-_Valid: TypeAlias = Annotated[
-    list[str] | None,
-    _validation_option(
+_TRAINING, _VALIDATION = "Training", "Validation"
+_OPTIONS: Final = {
+    "data": options.DATA,
+    "model": option(
+        Path, "--model", "-m", default=..., help="Where to write the model; an existing file is replaced."
+    ),
+    "more": options.MORE, "target": options.TARGET, "read": options.READ, "task": options.TASK, "loss": options.LOSS,
+    "penalty": options.PENALTY, "alpha": options.ALPHA,
+    "l1_ratio": option(float, panel=options.OBJECTIVE, default=0.15, help="Share of l1 in elasticnet."),
+    "features": option(
+        str, panel=options.OBJECTIVE, default="none", help=f"What the model is linear in: {options.FEATURES_HELP}."
+    ),
+    "categorical": options.CATEGORICAL,
+    "sync": option(
+        str, panel=_TRAINING, default="1024", help=f"When ranks exchange, and what: {options.SYNC_HELP}."
+    ),
+    "compress": option(
+        str | None, panel=_TRAINING, help=f"Compression of what ranks exchange: {options.COMPRESS_HELP}."
+    ),
+    "optimizer": option(
+        str, panel=_TRAINING, default="none", help=f"How steps are made of gradients: {options.OPTIMIZER_HELP}."
+    ),
+    "sampling": option(
+        str, panel=_TRAINING, default="uniform", help=f"How rows are chosen: {options.SAMPLING_HELP}."
+    ),
+    "max_iter": option(int, panel=_TRAINING, default=1000, help="Epochs at most."),
+    "tol": option(
+        float, panel=_TRAINING, default=1e-3, help="Stop when the loss falls by less; 0 runs all epochs."
+    ),
+    "learning_rate": option(
+        str | None, panel=_TRAINING,
+        help="Schedule: optimal, constant, invscaling, adaptive, pegasos, triangular, one_cycle.",
+    ),
+    "eta0": option(float | None, panel=_TRAINING, help="First step size."),
+    "average": option(
+        bool, "--average", panel=_TRAINING, default=False,
+        help="Return the mean of the weights over all steps (averaged SGD).",
+    ),
+    "seed": option(int, panel=_TRAINING, default=0, help="Seed of the row order."),
+    "valid": option(
+        list[str] | None, panel=_VALIDATION,
         help="Validation files, of the format of --data; this process reads them, and svmlight files of --data too. "
-        "May be repeated."
+        "May be repeated.",
     ),
-]
-_EarlyStopping: TypeAlias = Annotated[
-    bool,
-    _validation_option("--early-stopping", help="Stop by the score on --valid, or on a tenth of the rows, held out."),
-]
-_Scoring: TypeAlias = Annotated[
-    str | None, _validation_option(help="What is scored: a name of scikit-learn's, as roc_auc or neg_log_loss.")
-]
-_RestoreBest: TypeAlias = Annotated[
-    bool, _validation_option("--restore-best", help="Write the model of the epoch with the best score.")
-]
-_Transport: TypeAlias = Annotated[
-    str,
-    place_option(
+    "early_stopping": option(
+        bool, "--early-stopping", panel=_VALIDATION, default=False,
+        help="Stop by the score on --valid, or on a tenth of the rows, held out.",
+    ),
+    "scoring": option(
+        str | None, panel=_VALIDATION, help="What is scored: a name of scikit-learn's, as roc_auc or neg_log_loss."
+    ),
+    "restore_best": option(
+        bool, "--restore-best", panel=_VALIDATION, default=False,
+        help="Write the model of the epoch with the best score.",
+    ),
+    "workers": options.WORKERS, "scheduler": options.SCHEDULER, "jobs": options.jobs(1),
+    "transport": option(
+        str, panel=options.PLACE, default="auto",
         help="Transport between ranks on a cluster: auto, spin, shm, tcp, rpc (only the workers' own ports), "
-        "or MODULE:FUNCTION, a wire of another package."
+        "or MODULE:FUNCTION, a wire of another package.",
     ),
-]
-_OnFailure: TypeAlias = Annotated[
-    str,
-    place_option(
-        help="When a worker is lost or hangs: raise an error, restart with all rows, or shrink to those left."
+    "on_failure": option(
+        str, panel=options.PLACE, default="raise",
+        help="When a worker is lost or hangs: raise an error, restart with all rows, or shrink to those left.",
     ),
-]
-_Timeout: TypeAlias = Annotated[
-    list[str] | None,
-    place_option(
-        help="How long a cluster is waited for, as queue=1h; also peer, hung, lease and scheduler. May be repeated."
+    "timeout": option(
+        list[str] | None, panel=options.PLACE,
+        help="How long a cluster is waited for, as queue=1h; also peer, hung, lease and scheduler. May be repeated.",
     ),
-]
-_Checkpoint: TypeAlias = Annotated[
-    str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
-]
-_ResumeFrom: TypeAlias = Annotated[
-    str | None,
-    _training_option(help="Folder or URL of checkpoints to continue from; auto: that of --checkpoint, if it has any."),
-]
-_OutOfCore: TypeAlias = Annotated[
-    bool, place_option("--out-of-core", help="Keep rows on disk, for data larger than memory.")
-]
-_Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+    "checkpoint": option(
+        str | None, panel=_TRAINING, help="Folder or URL that gets the state of training twice a minute."
+    ),
+    "resume_from": option(
+        str | None, panel=_TRAINING,
+        help="Folder or URL of checkpoints to continue from; auto: that of --checkpoint, if it has any.",
+    ),
+    "out_of_core": option(
+        bool, "--out-of-core", panel=options.PLACE, default=False,
+        help="Keep rows on disk, for data larger than memory.",
+    ),
+    "as_json": options.JSON,
+    "quiet": option(bool, "--quiet", "-q", default=False, help="Print nothing but errors."),
+}  # fmt: skip
+# Options that the estimator takes as they are; where one is not given it has a default that goes by its loss.
+_PARAMETERS: Final = (
+    "alpha", "l1_ratio", "max_iter", "average", "scoring", "learning_rate", "eta0", "early_stopping", "restore_best",
+)  # fmt: skip
+# Those that the gang takes.
+_DEPLOYMENT: Final = ("transport", "on_failure", "checkpoint", "resume_from", "out_of_core")
 
 
+@options.with_options(_OPTIONS)
 def fit(
-    data: _Files,
-    model: _Model,
-    more: options.More = None,
-    target: options.Target = None,
-    read: options.Read = None,
-    task: options.Task = "auto",
-    loss: options.Loss = None,
-    penalty: options.Penalty = "l2",
-    alpha: options.Alpha = 1e-4,
-    l1_ratio: _L1Ratio = 0.15,
-    features: _Features = "none",
-    categorical: options.Categorical = "auto",
-    sync: _Sync = "1024",
-    compress: _Compress = None,
-    optimizer: _Optimizer = "none",
-    sampling: _Sampling = "uniform",
-    max_iter: _MaxIter = 1000,
-    tol: _Tol = 1e-3,
-    learning_rate: _LearningRate = None,
-    eta0: _Eta0 = None,
-    average: _Average = False,
-    seed: _Seed = 0,
-    valid: _Valid = None,
-    early_stopping: _EarlyStopping = False,
-    scoring: _Scoring = None,
-    restore_best: _RestoreBest = False,
-    workers: options.Workers = 0,
-    scheduler: options.Scheduler = None,
-    jobs: options.Jobs = 1,
-    transport: _Transport = "auto",
-    on_failure: _OnFailure = "raise",
-    timeout: _Timeout = None,
-    checkpoint: _Checkpoint = None,
-    resume_from: _ResumeFrom = None,
-    out_of_core: _OutOfCore = False,
-    as_json: options.AsJson = False,
-    quiet: _Quiet = False,
-) -> None:
+    *, data: list[str], model: Path, more: list[str] | None, target: str | None, read: list[str] | None,
+    valid: list[str] | None, workers: int, scheduler: str | None, as_json: bool, quiet: bool, **given: Any,
+) -> None:  # fmt: skip
     """Train a linear model on files and write it: a file without code, or a pickle if named .joblib, .pickle or .pkl.
 
     Workers read the files in parallel; without --workers and --scheduler this process does everything.
     """
-    check_model_path(model)
-    check_inputs(paths := [*data, *(more or [])])
-    check_inputs(valid or [], option="--valid")
-    tables = tables_with_target(paths, target, read)
-    parameters: dict[str, Any] = {
-        "penalty": None if penalty == "none" else penalty,
-        "tol": tol or None,
-        "random_state": seed,
-        "n_jobs": None if workers or scheduler else jobs,
-        "sync": parse_sync(sync) if compress is None else compressing(parse_sync(sync), compress),
-        "early_stopping": early_stopping,
-        "restore_best": restore_best,
-        **_given(alpha=alpha, l1_ratio=l1_ratio, max_iter=max_iter, average=average),
-        **_given(scoring=scoring, learning_rate=learning_rate, eta0=eta0),
-        **encoding(tables, categorical),
-        **_given(**stepping(optimizer, sampling, features)),
-    }
+    files.check_model_path(model)
+    files.check_inputs(paths := [*data, *(more or [])])
+    files.check_inputs(valid or [], option="--valid")
+    tables, sync, timeouts = files.tables_with_target(paths, target, read), parse_sync(given["sync"]), given["timeout"]
     from dsgd import Gang
+    from dsgd.runtime.timeouts import Timeouts
 
-    deployment = _given(transport=transport, on_failure=on_failure, checkpoint=checkpoint, resume_from=resume_from)
-    gang = Gang(timeouts=_timeouts(timeout), out_of_core=out_of_core, **deployment)
+    deployment = {name: given[name] for name in _DEPLOYMENT}
+    gang = Gang(timeouts=Timeouts.parse("--timeout", timeouts) if timeouts else None, **deployment)
+    parameters: dict[str, Any] = {
+        "penalty": None if given["penalty"] == "none" else given["penalty"],
+        "tol": given["tol"] or None,
+        "random_state": given["seed"],
+        "n_jobs": None if workers or scheduler else given["jobs"],
+        "sync": sync if given["compress"] is None else compressing(sync, given["compress"]),
+        **encoding(tables, given["categorical"]),
+    }
+    own = {name: given[name] for name in _PARAMETERS}
+    own |= stepping(given["optimizer"], given["sampling"], given["features"])
+    parameters |= {name: value for name, value in own.items() if value is not None}
     with connected(workers, scheduler) as client:
-        estimator = make_estimator(task, loss, {**parameters, "client": replace(gang, client=client)})
-        savable_model(estimator, model)
+        estimator = make_estimator(given["task"], given["loss"], {**parameters, "client": replace(gang, client=client)})
+        estimator = files.savable_model(estimator, model)
         _train(estimator, _rows(client, paths, tables, target, valid, read), show=not (quiet or as_json))
     # The model outlives the cluster it was trained on.
-    save_model(estimator.set_params(client=None), model)
-    _tell(estimator, _report(estimator, model), as_json=as_json, quiet=quiet)
-
-
-def _tell(estimator: Any, report: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
-    """Print what came of the fit."""
+    files.save_model(estimator.set_params(client=None), model)
+    report = _report(estimator, model)
     if as_json:
         typer.echo(json.dumps(report))
     elif not quiet:
         _show(estimator, report)
-
-
-def _timeouts(texts: list[str] | None) -> Any:
-    from dsgd.runtime.timeouts import Timeouts
-
-    return Timeouts.parse("--timeout", texts) if texts else None
 
 
 def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -> Any:
@@ -244,11 +191,6 @@ def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -
     return kind(**parameters) if loss is None else kind(loss=loss, **parameters)
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """Return the options that were given; the estimator has defaults for the others that go by its loss."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def encoding(tables: Any, categorical: str) -> dict[str, Any]:
     """Return the parameters of an estimator that make rows of numbers of tables.
 
@@ -277,23 +219,23 @@ def _rows(
             {"X_val": _valid_tables(valid, target, read), "y_val": target} if valid else {}
         )
     if not valid:
-        X, y = (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
+        X, y = (paths, None) if client is not None and files.is_svmlight(paths[0]) else files.read_rows(paths)
         return {"X": X, "y": y}
-    if tables_in(valid) is not None:
+    if files.tables_in(valid) is not None:
         raise InvalidParameterError(
             f"--valid names tables ({valid[:9]}), and --data does not: give files of one format"
         )
     from dsgd.inputs.blocks import widen
 
-    (X, y), (X_val, y_val) = read_rows(paths), read_rows(valid)
-    if is_svmlight(paths[0]) and is_svmlight(valid[0]):
+    (X, y), (X_val, y_val) = files.read_rows(paths), files.read_rows(valid)
+    if files.is_svmlight(paths[0]) and files.is_svmlight(valid[0]):
         # Files of rows with few entries name no column beyond their last one.
         X, X_val = (widen(rows, max(X.shape[1], X_val.shape[1])) for rows in (X, X_val))
     return {"X": X, "y": y, "X_val": X_val, "y_val": y_val}
 
 
 def _valid_tables(valid: list[str], target: str | None, read: list[str] | None) -> Any:
-    tables = tables_in(valid, read)
+    tables = files.tables_in(valid, read)
     if tables is None:
         raise InvalidParameterError(
             f"--data names tables, and --valid does not ({valid[:9]}): give files of one format"

@@ -11,12 +11,13 @@ Strategies and compressors on the command line; `dsgd.named` reads their names a
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,45 +28,86 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-def model_option(*flags: str, **settings: Any) -> Any:
-    """Return an option in the panel "The objective" of ``--help``; see `typer.Option`."""
-    return typer.Option(*flags, rich_help_panel="The objective", **settings)
+def option(kind: Any, *flags: str, panel: str | None = None, default: Any = None, **settings: Any) -> inspect.Parameter:
+    """Return an option of a command, for `with_options`; one whose default is ``...`` must be given.
+
+    Parameters
+    ----------
+    kind : type
+        Of its value.
+    *flags : str
+        Its names; its own by default.
+    panel : str, optional
+        Where ``--help`` shows it.
+    default : object, default None
+        Its value where it is not given.
+    **settings
+        See `typer.Option`.
+    """
+    annotation = Annotated[kind, typer.Option(*flags, rich_help_panel=panel, **settings)]
+    return inspect.Parameter(
+        "option", inspect.Parameter.KEYWORD_ONLY, annotation=annotation,
+        default=inspect.Parameter.empty if default is ... else default,
+    )  # fmt: skip
 
 
-def place_option(*flags: str, **settings: Any) -> Any:
-    """Return an option in the panel "Where it runs" of ``--help``; see `typer.Option`."""
-    return typer.Option(*flags, rich_help_panel="Where it runs", **settings)
+def with_options(options: Mapping[str, inspect.Parameter]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives the function of a command options by name."""
+
+    def made(function: Callable[..., None]) -> Callable[..., None]:
+        given = [one.replace(name=name) for name, one in options.items()]
+        function.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+        function.__annotations__ = {one.name: one.annotation for one in given}
+        return function
+
+    return made
 
 
-#: The option that names training files; one command must have them, another takes the name of a set instead.
-DATA: Final = typer.Option(
-    "--data",
-    "-d",
-    help="Training files: svmlight (plain, .gz, .bz2), .npz (X, y), or with --target .parquet, .csv, .arrow.",
+OBJECTIVE, PLACE = "The objective", "Where it runs"
+_DATA: Final[Mapping[str, Any]] = {
+    "help": "Training files: svmlight (plain, .gz, .bz2), .npz (X, y), or with --target .parquet, .csv, .arrow."
+}
+#: Training files: one command must have them, another takes the name of a set instead.
+DATA: Final = option(list[str], "--data", "-d", default=..., **_DATA)
+DATA_OR_SET: Final = option(list[str] | None, "--data", "-d", **_DATA)
+DATASET: Final = option(str | None, help="A dataset by name, instead: see dsgd datasets list.")
+MORE: Final = inspect.Parameter(
+    "more", inspect.Parameter.KEYWORD_ONLY, default=None,
+    annotation=Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")],
+)  # fmt: skip
+TARGET: Final = option(str | None, "--target", "-t", help="Column with the targets, of Parquet, CSV and Arrow files.")
+READ: Final = option(
+    list[str] | None,
+    help="How tables are read: sep=';', na_values=?, dtype=zip:str, encoding=latin-1, drop_missing_target. May be "
+    "repeated.",
 )
-More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
-Target: TypeAlias = Annotated[
-    str | None, typer.Option("--target", "-t", help="Column with the targets, of Parquet, CSV and Arrow files.")
-]
-Read: TypeAlias = Annotated[
+CATEGORICAL: Final = option(
+    str, panel=OBJECTIVE, default="auto",
+    help="What becomes of columns of strings in tables: onehot, hash, or auto: hash if there are many.",
+)  # fmt: skip
+TASK: Final = option(str, default="auto", help="auto, classification or regression; auto follows from the loss.")
+_LOSS: Final = "Loss: hinge, log_loss, softmax, squared_error, ..."
+LOSS: Final = option(str | None, panel=OBJECTIVE, help=_LOSS)
+PLAIN_LOSS: Final = option(str | None, help=_LOSS)
+PENALTY: Final = option(str, panel=OBJECTIVE, default="l2", help="l2, l1, elasticnet or none.")
+ALPHA: Final = option(float, panel=OBJECTIVE, default=1e-4, help="Weight of the penalty.")
+WORKERS: Final = option(int, panel=PLACE, default=0, min=0, help="Start this many worker processes.")
+SCHEDULER: Final = option(str | None, panel=PLACE, help="Use the cluster at this address.")
+JSON: Final = option(bool, "--json", default=False, help="Print one JSON object instead of tables.")
+Read = Annotated[
     list[str] | None,
     typer.Option(
         help="How tables are read: sep=';', na_values=?, dtype=zip:str, encoding=latin-1, drop_missing_target. May be "
         "repeated."
     ),
 ]
-Categorical: TypeAlias = Annotated[
-    str,
-    model_option(help="What becomes of columns of strings in tables: onehot, hash, or auto: hash if there are many."),
-]
-Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")]
-Loss: TypeAlias = Annotated[str | None, model_option(help="Loss: hinge, log_loss, softmax, squared_error, ...")]
-Penalty: TypeAlias = Annotated[str, model_option(help="l2, l1, elasticnet or none.")]
-Alpha: TypeAlias = Annotated[float, model_option(help="Weight of the penalty.")]
-Workers: TypeAlias = Annotated[int, place_option(min=0, help="Start this many worker processes.")]
-Scheduler: TypeAlias = Annotated[str | None, place_option(help="Use the cluster at this address.")]
-Jobs: TypeAlias = Annotated[int, place_option(help="Threads, when it runs in this process; -1 takes all.")]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+def jobs(default: int) -> inspect.Parameter:
+    """Return the option of the threads."""
+    text = "Threads, when it runs in this process; -1 takes all."
+    return option(int, panel=PLACE, default=default, help=text)
 
 
 def examples(*commands: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Any, Final
 
 import typer
 
+from dsgd.cli import options
 from dsgd.cli.files import rows_or_dataset
 from dsgd.cli.fit import make_estimator
-from dsgd.cli.options import COMPRESS_HELP, DATA, SYNC_HELP, AsJson, Task, examples, variants
-from dsgd.cli.study_options import numbers
+from dsgd.cli.options import examples, option, variants
+from dsgd.cli.study import numbers
 from dsgd.ledger import PHASES
 
 EXAMPLES: Final = examples(
@@ -20,48 +21,40 @@ EXAMPLES: Final = examples(
     "dsgd simulate --data train.svm --ranks 16 --network 10GbE --calibration ~/gang.json",
     "dsgd simulate --data train.svm --ranks 16 --stragglers heavy-tail --sync anytime:0.01 --json",
 )
-_Data: TypeAlias = Annotated[list[str] | None, DATA]
-_Dataset: TypeAlias = Annotated[str | None, typer.Option(help="A dataset by name, instead: see dsgd datasets list.")]
-_Rows: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Rows of the dataset; all by default.")]
-_Network: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(help="1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN; give several to compare them."),
-]
-_Calibration: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(help="File of dsgd calibrate: the links and cores measured there, as one more network."),
-]
-_Sync: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--sync", "--strategy", "-s", help=f"What to compare; repeat for several: {SYNC_HELP}."),
-]
-_Every: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Periods, as 64,256,1024: strategies that have one run with each.", callback=numbers),
-]
-_Compress: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(help=f"Run those that take a compressor with this one as well; repeat for several: {COMPRESS_HELP}."),
-]
+_OPTIONS: Final = {
+    "data": options.DATA_OR_SET, "dataset": options.DATASET,
+    "rows": option(int | None, min=1, help="Rows of the dataset; all by default."),
+    "ranks": option(int, min=1, default=16, help="How many ranks."),
+    "network": option(
+        list[str] | None, help="1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN; give several to compare them."
+    ),
+    "calibration": option(
+        list[str] | None, help="File of dsgd calibrate: the links and cores measured there, as one more network."
+    ),
+    "stragglers": option(str, default="none", help="none, exponential, slow-rank or heavy-tail."),
+    "task": options.TASK, "loss": options.PLAIN_LOSS,
+    "sync": option(
+        list[str] | None, "--sync", "--strategy", "-s",
+        help=f"What to compare; repeat for several: {options.SYNC_HELP}.",
+    ),
+    "every": option(
+        str | None, callback=numbers, help="Periods, as 64,256,1024: strategies that have one run with each."
+    ),
+    "compress": option(
+        list[str] | None,
+        help=f"Run those that take a compressor with this one as well; repeat for several: {options.COMPRESS_HELP}.",
+    ),
+    "max_iter": option(int, min=1, default=5, help="Epochs."),
+    "seed": option(int, default=0, help="Seed of the row order and of the stragglers."),
+    "as_json": options.JSON,
+}  # fmt: skip
 
 
+@options.with_options(_OPTIONS)
 def simulate(
-    data: _Data = None,
-    dataset: _Dataset = None,
-    rows: _Rows = None,
-    ranks: Annotated[int, typer.Option(min=1, help="How many ranks.")] = 16,
-    network: _Network = None,
-    calibration: _Calibration = None,
-    stragglers: Annotated[str, typer.Option(help="none, exponential, slow-rank or heavy-tail.")] = "none",
-    task: Task = "auto",
-    loss: Annotated[str | None, typer.Option(help="Loss: hinge, log_loss, softmax, squared_error, ...")] = None,
-    sync: _Sync = None,
-    every: _Every = None,
-    compress: _Compress = None,
-    max_iter: Annotated[int, typer.Option(min=1, help="Epochs.")] = 5,
-    seed: Annotated[int, typer.Option(help="Seed of the row order and of the stragglers.")] = 0,
-    as_json: AsJson = False,
-) -> None:
+    *, data: list[str] | None, dataset: str | None, rows: int | None, ranks: int, stragglers: str, every: Any,
+    max_iter: int, seed: int, as_json: bool, **given: Any,
+) -> None:  # fmt: skip
     """Train on a simulated cluster; print the seconds it would have taken, and where they went.
 
     Models, losses and bytes are real, seconds are those of the network and of a core of a known kind, or of what
@@ -71,10 +64,8 @@ def simulate(
     from rich.console import Console
     from rich.progress import track
 
-    clusters = _clusters(ranks, network, calibration, stragglers, seed)
-    # numbers() has read the periods.
-    periods: Any = every
-    methods = variants(sync or (["local"] if periods else ["1024"]), compress or (), periods or ())
+    clusters = _clusters(ranks, given["network"], given["calibration"], stragglers, seed)
+    methods = variants(given["sync"] or (["local"] if every else ["1024"]), given["compress"] or (), every or ())
     X, y = rows_or_dataset("dsgd simulate", data or [], dataset, rows)
     parameters = {"max_iter": max_iter, "tol": None, "random_state": seed}
     console = Console(stderr=True)
@@ -83,9 +74,9 @@ def simulate(
         "training", console=console, transient=True, disable=as_json or not console.is_terminal,
     )  # fmt: skip
     fitted = {
-        (where, what): make_estimator(task, loss, {**parameters, "sync": methods[what], "client": clusters[where]}).fit(
-            X, y
-        )
+        (where, what): make_estimator(
+            given["task"], given["loss"], {**parameters, "sync": methods[what], "client": clusters[where]}
+        ).fit(X, y)
         for where, what in runs
     }
     reports = [
@@ -122,9 +113,7 @@ def _report(estimator: Any, X: Any, y: Any) -> dict[str, float]:
 
 
 def _show(fitted: Mapping[tuple[str, str], Any], reports: list[dict[str, Any]], title: str) -> None:
-    from rich.console import Console
-
-    from dsgd.report import Table, byte_text, seconds_text
+    from dsgd.report import Table, byte_text, seconds_text, show_tables
 
     shares = [phase for phase in PHASES if phase != "encode"]
     columns = ("network", "strategy", "time", *shares, "sent", "messages", "control sent", "training loss", "score")
@@ -145,9 +134,7 @@ def _show(fitted: Mapping[tuple[str, str], Any], reports: list[dict[str, Any]], 
             ]
         )
     note = "Time: of the whole fit; shares: of the time of all ranks. Sent: by all ranks together, for the algorithm."
-    # Into a file or a pipe the table is written as wide as it is, not folded to 80 columns.
-    console = Console(highlight=False) if Console().is_terminal else Console(highlight=False, width=170)
-    console.print(Table(title, columns, rows, note, n_text=2).renderable())
+    console = show_tables([Table(title, columns, rows, note, n_text=2)])
     if len(fitted) == 1:
         (estimator,) = fitted.values()
         console.print(estimator.ledger_.summary(), markup=False, soft_wrap=True)

@@ -1,54 +1,254 @@
-"""``dsgd study``: options, progress and output that its commands share."""
+"""``dsgd study``: the command of each study, made of its declaration, its progress and what it prints."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
+from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, examples, option, variants, with_options
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
     from dsgd.report import Page, Table
-    from dsgd.study import DataSource, StudyRun
+    from dsgd.study import StudyRun
+    from dsgd.study.frame.study import Option, Study
+
+#: The studies that are declared, with what the list of commands says of each.
+STUDIES: Final[Mapping[str, str]] = {
+    "collectives": "How long does a sum over all ranks take? Time every algorithm, and compare with the cost model.",
+    "dnn": "Compare methods of training neural networks on handwritten digits: accuracy, seconds and bytes.",
+    "elimination": "What does sample elimination save? Run every preset and evaluate the claims about it.",
+    "features": "What do random features cost? Beside the exact kernel machine, and learnt by agents on many graphs.",
+    "gtopk": "Train with gTop-k beside dense sums, and predict what sparse sums save on a slow network.",
+    "msf": "How often must ranks synchronise? Sweep the period (model synchronisation frequency, hence MSF).",
+    "scaling": "How far does synchronous SGD scale? Compare published speed-ups with those of the balance equations.",
+    "speedup": "When are several processes faster than one? Seconds of whole fits to the same accuracy.",
+    "strategies": "Which strategy is best? Compare seconds and bytes to a target, and accuracy.",
+    "transports": "What do copies cost between two processes? Dask, sockets, MPI and memory, timed; copies counted.",
+    "tuning": "How good are automatic periods? Seconds to a target for every rule, relative to the best fixed period.",
+    "variance": "When is less noise in steps worth its cost? SRG, SAGA and SVRG beside SGD, by passes and by seconds.",
+}
+
+# -- how what is given is read ---------------------------------------------------------------------------------------
 
 
-def sized(sources: Sequence[DataSource], rows: int | None) -> tuple[DataSource, ...]:
-    """Return data sets with so many training rows each, and as many to test on as they have; None changes nothing."""
-    return tuple(sources if rows is None else (replace(source, rows=rows, test_rows=None) for source in sources))
-
-
-def check_place(*, simulated: bool, scheduler: str | None, **of_simulated: str | None) -> None:
-    """Refuse options of simulated ranks where they are real, and of real ones where they are simulated.
-
-    Parameters
-    ----------
-    simulated : bool
-        Whether ranks are simulated.
-    scheduler : str or None
-        What ``--scheduler`` was given.
-    **of_simulated
-        What options of simulated ranks were given, by name.
+def numbers(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
+    """Return the whole numbers in a text such as ``1,4,16``, in the order given; None of None.
 
     Raises
     ------
     InvalidParameterError
-        One was given that does not belong there.
+        Something in it is not a whole number above 0.
     """
-    for name, value in of_simulated.items():
-        if value is not None and not simulated:
+    found = _words(text)
+    for word in found or ():
+        if not (word.isascii() and word.isdigit() and int(word) > 0):
             raise InvalidParameterError(
-                f"--{name} {value!r} applies to simulated ranks: add --simulated, or leave it out"
+                f"{param.opts[0]} {text!r}: {word!r} is not a whole number above 0; give numbers with commas, as 1,4,16"
             )
-    if scheduler is not None and simulated:
-        raise InvalidParameterError(
-            f"--scheduler {scheduler!r} applies to real workers, but ranks are simulated: leave one of the two out"
+    return None if found is None else tuple(map(int, found))
+
+
+def _numbers_or_none(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
+    return () if text == "none" else numbers(param, text)
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word.strip() for word in text.split(","))
+
+
+def _first_seeds(count: int | None) -> tuple[int, ...] | None:
+    return None if count is None else tuple(range(count))
+
+
+def _underscored(text: str | None) -> str | None:
+    """Return a name as the library has it, with ``_`` where the command line takes ``-`` too."""
+    return None if text is None else text.replace("-", "_")
+
+
+_GRID, _PLACE = "The grid", "Where ranks run"
+_OUT: Final = option(Path, "--out", "-o", default=..., help="Folder for rows, figures and report.")
+_FORCE: Final = option(bool, "--force", default=False, help="Repeat runs whose rows are in the folder already.")
+_DEMO: Final = option(bool, "--demo", default=False, help="The small form: two cores, a minute or two.")
+_SCHEDULER: Final = option(str | None, help="Use the cluster at this address; by default one is started here.")
+# Where ranks may be simulated too.
+_SIMULATED: Final[Mapping[str, Any]] = {
+    "simulated": option(bool, "--simulated", default=False, panel=_PLACE, help="Ranks on a virtual clock."),
+    "network": option(
+        str | None, panel=_PLACE, help="Simulated ranks only: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN."
+    ),
+}
+_ON_SCHEDULER: Final = option(
+    str | None, panel=_PLACE, help="Use the cluster at this address; by default workers are started here."
+)
+_DATA: Final[Mapping[str, Any]] = {
+    "dataset": option(
+        list[str] | None, "--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`."
+    ),
+    "rows": option(int | None, panel=_GRID, help="Training rows of each dataset."),
+}
+# What commands take that is no option of their study.
+_MORE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "elimination": {
+        "problem": option(
+            list[str] | None, "--problem", "-p",
+            help="Problem; repeat for several. All by default; a wrong name lists them.",
+        ),
+        "rows": option(int | None, "--rows", panel=_GRID, help="Rows of each problem."),
+        "cost": option(float | None, "--cost", "-C", panel=_GRID, help="C; each problem has its own by default."),
+    },
+    "strategies": {
+        "strategy": option(
+            list[str] | None, "--strategy", "-s",
+            help=f"What to compare; repeat for several: {SYNC_HELP}. All by default.",
+        ),
+        "compress": option(
+            list[str] | None,
+            help=f"Run those that take a compressor with this one as well; repeat for several: {COMPRESS_HELP}.",
+        ),
+    },
+}  # fmt: skip
+
+# -- the command of a study ------------------------------------------------------------------------------------------
+
+
+class Studies(TyperGroup):
+    """The commands of ``dsgd study``; a declaration is loaded when its command is called, and not for a list of all."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict(self.commands) | {name: TyperCommand(name, help=text) for name, text in STUDIES.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is called, and what is left of its line."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in STUDIES:
+            study = import_module(f"dsgd.study.{name}").STUDY
+            made = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, add_completion=False)
+            rows = "Every run becomes a row in OUT/rows.jsonl. The same command resumes an interrupted study. "
+            where = f"{rows * bool(study.grids)}OUT/report.html is self-contained."
+            text = "\n\n".join(filter(None, [STUDIES[study.name], study.about, where]))
+            made.command(study.name, help=text, epilog=examples(*study.examples))(_function_of(study))
+            command = typer.main.get_command(made)
+        return name, command, rest
+
+
+def _function_of(study: Study) -> Callable[..., None]:
+    """Return the function of a command, whose parameters are the options of the study."""
+
+    def run(out: Path, demo: bool = False, force: bool = False, as_json: bool = False, **values: Any) -> None:
+        from dsgd.report import check_extras
+        from dsgd.study.frame.study import report_of, run_study
+
+        check_extras()  # before minutes of work, not after
+        asked = _asked(study.demo() if demo else study, values, demo=demo)
+        runs = run_study(asked, out, scheduler=values.get("scheduler"), force=force)
+        rows = follow(runs, asked.count(), study.columns, out, quiet=as_json)
+        report = report_of(asked, rows)
+        tell(report.page, out, report.tables, {"n_runs": len(rows), **report.facts}, as_json=as_json)
+
+    parameters: dict[str, Any] = {"out": _OUT, **_MORE.get(study.name, {})}
+    for name, declared in study.options.items():
+        if declared.help and not (name == "network" and study.simulated):
+            parameters |= _DATA if name == "data" else {name: _parameter(declared)}
+    if study.simulated:
+        parameters |= _SIMULATED
+    if study.on_cluster:
+        parameters["scheduler"] = _ON_SCHEDULER if study.simulated else _SCHEDULER
+    if any(study.demo().values[name] is not value for name, value in study.values.items()):
+        parameters["demo"] = _DEMO
+    if study.grids:
+        parameters["force"] = _FORCE
+    parameters["as_json"] = JSON
+    return with_options(parameters)(run)
+
+
+def _parameter(one: Option) -> Any:
+    """Return the parameter of a command for an one."""
+    default, flags = one.default, one.flags
+    many, settings = isinstance(default, (tuple, list)), dict[str, Any](help=one.help, panel=one.panel)
+    if one.seeds:
+        return option(int | None, **settings, min=1, callback=_first_seeds)
+    kind: Any = list[str] if many else one.of or (str if default is None else type(default))
+    if many and (one.of is int or (default and isinstance(default[0], int))):
+        kind, settings["callback"] = str, _numbers_or_none if one.may_be_empty else numbers
+    elif one.words or (many and not flags):
+        kind, settings["callback"] = str, _words
+    elif kind is str and one.choices:
+        settings["callback"] = _underscored
+    if kind is int and one.least is not None:
+        settings["min"] = int(one.least)
+    return option(kind | None, *flags, **settings)
+
+
+def _asked(preset: Study, values: dict[str, Any], *, demo: bool) -> Study:
+    """Return the study that a command line asks for: the preset, with the values that are given."""
+    from dsgd.study.frame.data import DataSource
+
+    given = {name: value for name, value in values.items() if value is not None}
+    simulated = bool(given.get("simulated")) or demo
+    if preset.simulated:
+        _check_place(given, simulated=simulated)
+        if simulated:
+            given.setdefault("network", preset.network or preset.simulated)
+    if "data" in preset.options and ("dataset" in given or "rows" in given):
+        own = {source.name: source for source in preset.data}
+        other = preset.data[0] if demo else DataSource("any")
+        data = [own.get(name, replace(other, name=name)) for name in given.get("dataset") or own]
+        if (rows := given.get("rows")) is not None:
+            data = [replace(source, rows=rows, test_rows=None) for source in data]
+        given["data"] = tuple(data)
+    known = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if name in preset.options}
+    study = preset.replace(**known)
+    if study.name == "strategies" and ("strategy" in given or "compress" in given):
+        from dsgd.study.strategies import chosen
+
+        # Each strategy bare and with the compressors that it takes; of all those that can run there.
+        return study.replace(
+            strategies=variants(given.get("strategy") or list(chosen(study)), given.get("compress", ()))
         )
+    if study.name == "elimination":
+        from dsgd.study.svm_problems import find_problem
+
+        problems = {found.name: found for found in study.problems}
+        changes = {name: given[key] for name, key in (("rows", "rows"), ("C", "cost")) if key in given}
+        names = given.get("problem") or problems
+        return study.replace(
+            problems=tuple(replace(problems.get(name) or find_problem(name), **changes) for name in names)
+        )
+    return study
+
+
+def _check_place(given: Mapping[str, Any], *, simulated: bool) -> None:
+    """Refuse options of simulated ranks where they are real, and of real ones where they are simulated."""
+    for name in ("network", "stragglers"):
+        if name in given and not simulated:
+            raise InvalidParameterError(
+                f"--{name} {given[name]!r} applies to simulated ranks: add --simulated, or leave it out"
+            )
+    if "scheduler" in given and simulated:
+        raise InvalidParameterError(
+            f"--scheduler {given['scheduler']!r} applies to real workers, but ranks are simulated: leave one of the "
+            "two out"
+        )
+
+
+app = typer.Typer(no_args_is_help=True, cls=Studies)
+
+
+@app.callback()
+def _study() -> None:
+    """Measure and answer a question; some reproduce a paper."""
+
+
+# -- what commands of studies print ----------------------------------------------------------------------------------
 
 
 def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], *, as_json: bool) -> None:
@@ -94,12 +294,9 @@ def show(page: Page, tables: Sequence[Table], path: Path) -> None:
     path : pathlib.Path
         Where it was written.
     """
-    from rich.console import Console
+    from dsgd.report import show_tables
 
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 170)
-    for table in tables:
-        console.print(table.renderable())
+    console = show_tables(tables)
     console.print(page.answer, markup=False)
     for doubt in page.doubts:
         console.print(f"Note: {doubt}", markup=False)

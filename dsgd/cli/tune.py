@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from dsgd.cli import options as options
+from dsgd.cli import options
 from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset, tables_with_target
 from dsgd.cli.fit import encoding, make_estimator
-from dsgd.cli.options import COMPRESS_HELP, SYNC_HELP, connected, examples, parse_compress, parse_sync, place_option
+from dsgd.cli.options import connected, examples, option, parse_compress, parse_sync
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -29,56 +28,38 @@ EXAMPLES: Final = examples(
 )
 _SHOWN: Final = 8
 
-_search_option: Final[Any] = partial(typer.Option, rich_help_panel="The search")
-_Files: TypeAlias = Annotated[list[str] | None, options.DATA]
-_Dataset: TypeAlias = Annotated[str | None, typer.Option(help="A dataset by name, instead: see dsgd datasets list.")]
-_Budget: TypeAlias = Annotated[float, _search_option(help="Seconds until the answer, all included.")]
-_Margin: TypeAlias = Annotated[float, _search_option(help="The target is the best score reached minus this.")]
-_Strategy: TypeAlias = Annotated[
-    list[str] | None,
-    _search_option(
-        "--strategy",
-        "-s",
-        help=f"Strategies to try; repeat for several: {SYNC_HELP}. Periods and batches are searched; local and "
+_SEARCH: Final = "The search"
+_OPTIONS: Final = {
+    "data": options.DATA_OR_SET, "more": options.MORE, "dataset": options.DATASET, "target": options.TARGET,
+    "read": options.READ, "task": options.TASK, "loss": options.LOSS, "penalty": options.PENALTY,
+    "alpha": options.ALPHA, "categorical": options.CATEGORICAL,
+    "budget": option(float, panel=_SEARCH, default=60.0, help="Seconds until the answer, all included."),
+    "margin": option(float, panel=_SEARCH, default=0.003, help="The target is the best score reached minus this."),
+    "strategy": option(
+        list[str] | None, "--strategy", "-s", panel=_SEARCH,
+        help=f"Strategies to try; repeat for several: {options.SYNC_HELP}. Periods and batches are searched; local and "
         "minibatch by default.",
     ),
-]
-_Compress: TypeAlias = Annotated[
-    list[str] | None,
-    _search_option(help=f"Compressors to try; repeat for several: {COMPRESS_HELP}. Whole vectors are always tried."),
-]
-_Seed: TypeAlias = Annotated[int, _search_option(help="Seed of rows held out, and of their order.")]
-_Transport: TypeAlias = Annotated[str, place_option(help="Transport between ranks on a cluster, as in dsgd fit.")]
-_Report: TypeAlias = Annotated[
-    Path | None, typer.Option("--report", "-r", help="Write a report, one HTML page, to this file.")
-]
-_Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print the line to paste and nothing else.")]
+    "compress": option(
+        list[str] | None, panel=_SEARCH,
+        help=f"Compressors to try; repeat for several: {options.COMPRESS_HELP}. Whole vectors are always tried.",
+    ),
+    "seed": option(int, panel=_SEARCH, default=0, help="Seed of rows held out, and of their order."),
+    "workers": options.WORKERS, "scheduler": options.SCHEDULER, "jobs": options.jobs(-1),
+    "transport": option(
+        str, panel=options.PLACE, default="auto", help="Transport between ranks on a cluster, as in dsgd fit."
+    ),
+    "report": option(Path | None, "--report", "-r", help="Write a report, one HTML page, to this file."),
+    "as_json": options.JSON,
+    "quiet": option(bool, "--quiet", "-q", default=False, help="Print the line to paste and nothing else."),
+}  # fmt: skip
 
 
+@options.with_options(_OPTIONS)
 def tune(
-    data: _Files = None,
-    more: options.More = None,
-    dataset: _Dataset = None,
-    target: options.Target = None,
-    read: options.Read = None,
-    task: options.Task = "auto",
-    loss: options.Loss = None,
-    penalty: options.Penalty = "l2",
-    alpha: options.Alpha = 1e-4,
-    categorical: options.Categorical = "auto",
-    budget: _Budget = 60.0,
-    margin: _Margin = 0.003,
-    strategy: _Strategy = None,
-    compress: _Compress = None,
-    seed: _Seed = 0,
-    workers: options.Workers = 0,
-    scheduler: options.Scheduler = None,
-    jobs: options.Jobs = -1,
-    transport: _Transport = "auto",
-    report: _Report = None,
-    as_json: options.AsJson = False,
-    quiet: _Quiet = False,
-) -> None:
+    *, data: list[str] | None, more: list[str] | None, dataset: str | None, target: str | None, read: list[str] | None,
+    workers: int, scheduler: str | None, report: Path | None, as_json: bool, quiet: bool, **given: Any,
+) -> None:  # fmt: skip
     """Find the period, strategy and step size that train a model fastest here, and print them; takes a minute.
 
     The cluster is measured the first time, which tells what an epoch of each candidate takes; the others run for real
@@ -93,13 +74,15 @@ def tune(
     if report is not None:
         _check_report(report)
     parameters: dict[str, Any] = {
-        "penalty": None if penalty == "none" else penalty,
-        "alpha": alpha,
-        "n_jobs": None if workers or scheduler else jobs,
-        **encoding(tables, categorical),
+        "penalty": None if given["penalty"] == "none" else given["penalty"],
+        "alpha": given["alpha"],
+        "n_jobs": None if workers or scheduler else given["jobs"],
+        **encoding(tables, given["categorical"]),
     }
     with connected(workers, scheduler) as client:
-        estimator = make_estimator(task, loss, {**parameters, "client": Gang(client, transport=transport)})
+        estimator = make_estimator(
+            given["task"], given["loss"], {**parameters, "client": Gang(client, transport=given["transport"])}
+        )
         if tables is not None:
             X, y = tables, target
         elif paths and client is not None and is_svmlight(paths[0]):
@@ -108,9 +91,10 @@ def tune(
             X, y = read_rows(paths)
         with _shown(wanted=not (quiet or as_json)) as say:
             result = search(
-                estimator, X, y, budget=budget, margin=margin, random_state=seed, on_progress=say,
-                strategies=[parse_sync(text, "--strategy") for text in strategy or ("local", "minibatch")],
-                compressors=None if compress is None else [None, *map(parse_compress, compress)],
+                estimator, X, y, budget=given["budget"], margin=given["margin"], random_state=given["seed"],
+                on_progress=say,
+                strategies=[parse_sync(text, "--strategy") for text in given["strategy"] or ("local", "minibatch")],
+                compressors=None if given["compress"] is None else [None, *map(parse_compress, given["compress"])],
             )  # fmt: skip
     if report is not None:
         from dsgd.tuning.result import write_tuning_report

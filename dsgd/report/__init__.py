@@ -30,7 +30,7 @@ are loaded when something is written; `check_extras` raises early if one is miss
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, series
 from dsgd.report.page import Page, check_extras
 from dsgd.report.provenance import Publication, is_busy, library_bibtex, load_doubts, origin, origin_doubts, ran
-from dsgd.report.tables import Claim, Table, byte_text, claims_table, figure_text, seconds_text, span_of
+from dsgd.report.tables import Claim, Table, byte_text, claims_table, figure_text, seconds_text, show_tables, span_of
 
 __all__ = [
     "Axis",
@@ -59,5 +59,6 @@ __all__ = [
     "ran",
     "seconds_text",
     "series",
+    "show_tables",
     "span_of",
 ]

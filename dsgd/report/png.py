@@ -179,30 +179,6 @@ def log_scale(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def spread(places: Sequence[float], room: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
-    """Move places apart until neighbours are `room` from each other, as little as that takes."""
-    order = sorted(range(len(places)), key=lambda number: places[number])
-    # Groups of touching labels sit around the mean of where they want to be; groups that would touch become one.
-    groups: list[list[int]] = []
-    middles: list[float] = []
-
-    def middle_of(members: list[int]) -> float:
-        half = room * (len(members) - 1) / 2
-        return max(low + half, min(high - half, sum(places[member] for member in members) / len(members)))
-
-    for number in order:
-        groups.append([number])
-        middles.append(middle_of([number]))
-        while len(groups) > 1 and middles[-1] - middles[-2] < room * (len(groups[-1]) + len(groups[-2])) / 2:
-            groups[-2:] = [groups[-2] + groups[-1]]
-            middles[-2:] = [middle_of(groups[-1])]
-    moved = list(places)
-    for members, middle in zip(groups, middles, strict=True):
-        for step, member in enumerate(members):
-            moved[member] = middle + room * (step - (len(members) - 1) / 2)
-    return moved
-
-
 def _panel(axis: Any, panel: Panel, ground: int, number: int) -> None:
     axis.set_xscale(panel.x.scale)
     axis.set_yscale(panel.y.scale)

@@ -10,12 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from functools import partial
+from operator import attrgetter
+from typing import IO, Any, Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import RenderableType
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from dsgd.printing import printable
 
@@ -24,7 +28,8 @@ _UNITS: Final = {
     "": 1.0, "µs": 1e-6, "us": 1e-6, "ms": 1e-3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
 }  # fmt: skip
-T = TypeVar("T")
+# Columns of what is printed into a file or a pipe.
+_WIDTH: Final = 100
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,9 @@ class Table:
 
     @classmethod
     def of(
-        cls, title: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]], note: str = "", n_text: int = 1
-    ) -> Table:
+        cls, title: str, items: Iterable[Any], columns: str, note: str = "", n_text: int = 1,
+        **own: Callable[[Any], str],
+    ) -> Table:  # fmt: skip
         """Return a table of one row per item.
 
         Parameters
@@ -62,23 +68,63 @@ class Table:
         title, note, n_text
             See `Table`.
         items : iterable
-            What the rows are of.
-        columns : mapping of str to callable
-            By heading, what returns the cell of an item.
+            What the rows are of: mappings, objects, or what has medians (`stat`), such as the cells of a study.
+        columns : str
+            ``heading = name:form`` with bars between: an attribute or an entry; of items with ``stat`` a name with a
+            form is the median of a column. Forms are those of `format`, templates such as ``{:g}x``, ``3`` (three
+            digits), ``B`` (bytes) and ``s`` (seconds); ``name*1e3`` is a thousand times the value, and ``{0.name} of
+            {0.other}`` has several. None is a dash.
+        **own : callable
+            What columns say whose name is one of these.
         """
-        return cls(title, list(columns), [[say(item) for say in columns.values()] for item in items], note, n_text)
+        heads = [(head.strip(), name.strip()) for head, _, name in (one.partition("=") for one in columns.split("|"))]
+        says = [own.get(name) or partial(_say, spec=name) for _, name in heads]
+        return cls(title, [head for head, _ in heads], [[say(item) for say in says] for item in items], note, n_text)
 
-    def renderable(self) -> RenderableType:
-        """Return the table for a rich console."""
-        title, note = _plain(self.title), _plain(self.note) or None
-        table = RichTable(title=title, title_justify="left", caption=note, box=SIMPLE_HEAD)
-        table.caption_justify = "left"
-        for number, column in enumerate(self.columns):
-            text = number < self.n_text
-            table.add_column(_plain(column), justify="left" if text else "right", overflow="fold")
-        for row in self.rows:
-            table.add_row(*map(_plain, row))
-        return table
+    def renderable(self, width: int = 0) -> RenderableType:
+        """Return the table for a rich console, in parts below each other where it is wider.
+
+        Parameters
+        ----------
+        width : int, default 0
+            Columns of the console; by default as many as the table takes.
+        """
+        heads, *lines = [list(map(_plain, row)) for row in (self.columns, *self.rows)]
+        # Words of a heading stand below each other where there is little room.
+        cells = [[*head.split(), *(line[k] for line in lines)] for k, head in enumerate(heads)]
+        sizes = [3 + max(map(cell_len, column), default=0) for column in cells]
+        parts, names = [list(range(len(heads)))], list(range(min(max(1, self.n_text), len(heads) - 1)))
+        is_narrow = 0 < width < sum(sizes) + 2 and len(names) < len(heads) - 1
+        if is_narrow:
+            parts = [names.copy()]
+            for k in range(len(names), len(heads)):
+                if len(parts[-1]) > len(names) and sum(sizes[n] for n in parts[-1]) + sizes[k] + 2 > width:
+                    parts.append(names.copy())
+                parts[-1].append(k)
+        shown: list[RenderableType] = []
+        for part in parts:
+            title = None if shown else _plain(self.title) or None
+            table = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD)
+            for k in part:
+                is_text = k < self.n_text
+                room = None if is_text or not is_narrow else sizes[k] - 3
+                table.add_column(heads[k], justify="left" if is_text else "right", overflow="fold", width=room)
+            for line in lines:
+                table.add_row(*(line[k] for k in part))
+            shown.append(table)
+        if self.note:
+            shown.append(Text("\n".join(map(printable, self.note.split("\n"))), "dim italic"))
+        return Group(*shown)
+
+
+def show_tables(tables: Iterable[Table], file: IO[str] | None = None) -> Console:
+    """Print tables, no wider than a terminal, or in a file than 100 columns; return the console."""
+    console = Console(file=file, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=file, highlight=False, width=_WIDTH)
+    for table in tables:
+        console.print(table.renderable(console.width))
+    return console
 
 
 def _plain(text: str) -> str:
@@ -209,3 +255,25 @@ def claims_table(claims: Sequence[Claim]) -> Table:
         "Claims", ("claim", "data", "claimed", "ours", "verdict"), rows,
         note if any(claim.trivial for claim in claims) else "", n_text=5,
     )  # fmt: skip
+
+
+#: How values are written, besides the forms of `format` and templates such as ``{:g}x``.
+_FORMS: Final[Mapping[str, Callable[[float], str]]] = {"3": figure_text, "B": byte_text, "s": seconds_text}
+
+
+def _say(item: Any, spec: str) -> str:
+    """Return what a column says of an item; see `Table.of`."""
+    if spec.startswith("{"):
+        return spec.format(item)
+    name, _, form = spec.partition(":")
+    name, _, factor = name.partition("*")
+    if isinstance(item, Mapping):
+        value = item.get(name)
+    elif hasattr(item, "stat") and form and not hasattr(type(item), name):
+        value = None if (stat := item.stat(name)) is None else stat.median
+    else:
+        value = attrgetter(name)(item)
+    if value is None:
+        return "-"
+    value = value * float(factor) if factor else value
+    return _FORMS[form](value) if form in _FORMS else form.format(value) if "{" in form else format(value, form)

@@ -8,7 +8,7 @@ one length take turns, so that other load on the machine affects all of them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -260,18 +260,20 @@ def _table(gang: _Gang) -> Table:
 
 def _link_table(gangs: Sequence[_Gang]) -> Table:
     """Return the cost of a message in each gang, and how well it predicts the sums."""
-    columns: dict[str, Callable[[_Gang], str]] = {
-        "gang": lambda gang: gang.name,
-        "alpha us": lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
-        "beta ns": lambda gang: f"{1e9 * gang.rows[0]['byte_s']:.3f}",
-        "gamma ns": lambda gang: f"{1e9 * gang.rows[0]['added_byte_s']:.3f}",
-        "predicted / measured": lambda gang: f"{statistics.median(gang.ratios):.2f}",
-        "within a quarter": lambda gang: f"{_share_close(gang.ratios):.0%}",
-    }
+    columns = (
+        "gang = name | alpha us = alpha | beta ns = beta | gamma ns = gamma | predicted / measured = ratio | "
+        "within a quarter = close"
+    )
     note = (
         "Alpha per message, beta and gamma per byte, measured while all ranks exchange at once; medians of the ratios."
     )
-    return Table.of("What a message costs", gangs, columns, note)
+    return Table.of(
+        "What a message costs", gangs, columns, note, alpha=lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
+        beta=lambda gang: f"{1e9 * gang.rows[0]['byte_s']:.3f}",
+        gamma=lambda gang: f"{1e9 * gang.rows[0]['added_byte_s']:.3f}",
+        ratio=lambda gang: f"{statistics.median(gang.ratios):.2f}",
+        close=lambda gang: f"{_share_close(gang.ratios):.0%}",
+    )  # fmt: skip
 
 
 def _figure(gangs: Sequence[_Gang]) -> Figure:
@@ -310,10 +312,10 @@ STUDY: Final = Study(
             ("inproc", "shm", "tcp"), "inproc (threads), shm, spin and tcp, as shm,tcp.", choices=tuple(_NAMES),
             demo=("inproc", "shm"),
         ),
-        "ranks": Option((2, 4, 8), "Numbers of ranks, as 2,4,8.", numbers=True, least=2, demo=(2, 4)),
+        "ranks": Option((2, 4, 8), "Numbers of ranks, as 2,4,8.", least=2, demo=(2, 4)),
         "sizes": Option(
             (8, 512, 4_096, 32_768, 262_144, 2_097_152, 16_777_216), "Bytes of the vectors, as 8,4096,1048576.",
-            numbers=True, least=4, check=_whole, demo=(8, 4_096, 65_536, 1_048_576),
+            least=4, check=_whole, demo=(8, 4_096, 65_536, 1_048_576),
         ),
         "algorithms": Option(
             ALGORITHMS, "Algorithms, as ring,rabenseifner; a wrong name lists them.", choices=ALGORITHMS

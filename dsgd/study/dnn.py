@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsgd import sync as methods
 from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.datasets import find, load, locate
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError, InvalidParameterError
@@ -26,20 +27,6 @@ from dsgd.study.frame.report import data_table, gang_text, joined, line_of, wher
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, pareto
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, average, exact
-from dsgd.sync import (
-    DPSGD,
-    EASGD,
-    SGP,
-    AbstractStrategy,
-    AsyncEASGD,
-    AsyncLeaderSGD,
-    DiLoCo,
-    LeaderSGD,
-    LocalSGD,
-    MinibatchSGD,
-    PostLocalSGD,
-    StreamingDiLoCo,
-)
 from dsgd.types import AnyArray
 
 __all__ = ["STUDY"]
@@ -113,30 +100,32 @@ _LOW_RANK: Final = Layerwise({"*": ErrorFeedback(PowerSGD(2))})
 _RARE, _FRAGMENTS, _GROUPS = 16, 4, 2
 
 
-def _gradients(study: Study, ranks: int, compressor: Any = None) -> MinibatchSGD:
+def _gradients(study: Study, ranks: int, compressor: Any = None) -> methods.MinibatchSGD:
     # The rate is for the batch of two ranks. With more ranks it grows in proportion, over the first half of an epoch.
     warmup = 0.5 if ranks > 2 else 0.0
-    return MinibatchSGD(batch=ranks * study.batch, base_batch=2 * study.batch, warmup=warmup, compressor=compressor)
+    return methods.MinibatchSGD(
+        batch=ranks * study.batch, base_batch=2 * study.batch, warmup=warmup, compressor=compressor
+    )
 
 
 #: Every method by name: a function that makes its strategy for a study and a number of ranks.
-WAYS: Final[Mapping[str, Callable[[Study, int], AbstractStrategy[Any]]]] = MappingProxyType(
+WAYS: Final[Mapping[str, Callable[[Study, int], methods.AbstractStrategy[Any]]]] = MappingProxyType(
     {
         _SYNCHRONOUS: _gradients,
-        "local": lambda study, ranks: LocalSGD(_RARE * study.batch),
-        "post-local": lambda study, ranks: PostLocalSGD(_RARE * study.batch, study.batch),
-        "easgd": lambda study, ranks: EASGD(_RARE * study.batch),
-        "leader": lambda study, ranks: LeaderSGD(_RARE * study.batch),
-        "async-easgd": lambda study, ranks: AsyncEASGD(_RARE * study.batch),
-        "async-leader": lambda study, ranks: AsyncLeaderSGD(_RARE * study.batch, n_groups=_GROUPS),
-        "sgp": lambda study, ranks: SGP(study.batch),
-        "dpsgd": lambda study, ranks: DPSGD(study.batch),
+        "local": lambda study, ranks: methods.LocalSGD(_RARE * study.batch),
+        "post-local": lambda study, ranks: methods.PostLocalSGD(_RARE * study.batch, study.batch),
+        "easgd": lambda study, ranks: methods.EASGD(_RARE * study.batch),
+        "leader": lambda study, ranks: methods.LeaderSGD(_RARE * study.batch),
+        "async-easgd": lambda study, ranks: methods.AsyncEASGD(_RARE * study.batch),
+        "async-leader": lambda study, ranks: methods.AsyncLeaderSGD(_RARE * study.batch, n_groups=_GROUPS),
+        "sgp": lambda study, ranks: methods.SGP(study.batch),
+        "dpsgd": lambda study, ranks: methods.DPSGD(study.batch),
         "gtopk": lambda study, ranks: _gradients(study, ranks, GTopK(study.density)),
         "dgc": lambda study, ranks: _gradients(study, ranks, DGC(study.density, study.momentum)),
         "powersgd": lambda study, ranks: _gradients(study, ranks, _LOW_RANK),
         "qsgd": lambda study, ranks: _gradients(study, ranks, QSGD()),
-        "diloco": lambda study, ranks: DiLoCo(_RARE * study.batch, 0.7, 0.5),
-        "streaming": lambda study, ranks: StreamingDiLoCo(
+        "diloco": lambda study, ranks: methods.DiLoCo(_RARE * study.batch, 0.7, 0.5),
+        "streaming": lambda study, ranks: methods.StreamingDiLoCo(
             _RARE // _FRAGMENTS * study.batch, _FRAGMENTS, 1, 0.5, 0.7, 0.5
         ),
     }
@@ -320,28 +309,25 @@ def _table(gang: _Gang) -> Table:
         times = gang.share(cell)
         return "1" if cell.strategy == _SYNCHRONOUS else f"1/{times:.1f}" if times >= 1 else f"{1 / times:.2f}"
 
-    columns: dict[str, Callable[[Cell], str]] = {
-        "method": lambda cell: " ".join(
-            [cell.strategy, *(star for star, front in fronts.items() if cell.strategy in front)]
-        ),
-        "accuracy": lambda cell: f"{cell.median('test_accuracy'):.2%}",
-        "- synchronous": lambda cell: f"{100 * (cell.median('test_accuracy') - base):+.2f}",
-        "s": lambda cell: figure_text(cell.median("train_s")),
-        "wire + wait s": lambda cell: figure_text(cell.median("wire_s") + cell.median("wait_s")),
-        "encode s": lambda cell: figure_text(cell.median("encode_s")),
-        "sent": lambda cell: byte_text(cell.median("bytes_sent")),
-        "sent / synchronous": share,
-        "control": lambda cell: "-" if (sent := cell.stat("control_bytes_sent")) is None else byte_text(sent.median),
-        "rounds": lambda cell: f"{cell.median('rounds'):,.0f}",
-        "messages": lambda cell: f"{cell.median('messages'):,.0f}",
-    }
+    def method(cell: Cell) -> str:
+        return " ".join([cell.strategy, *(star for star, front in fronts.items() if cell.strategy in front)])
+
+    columns = (
+        "method = method | accuracy = test_accuracy:.2% | - synchronous = behind | s = train_s:3 | "
+        "wire + wait s = wire | encode s = encode_s:3 | sent = bytes_sent:B | sent / synchronous = share | "
+        "control = control_bytes_sent:B | rounds = rounds:,.0f | messages = messages:,.0f"
+    )
     note = (
         f"{first['n_params']:,} parameters, {first['looks'][-1]} epochs over {first['rows']:,} rows; accuracy on "
         f"{first['test_rows']:,} others. Seconds but the first column: of the mean rank. Sent: by all ranks together, "
         "for the algorithm; control: all other messages. "
         "No other method is better in both accuracy and bytes (*), or accuracy and seconds (+)."
     )
-    return Table.of(gang.name, gang.cells, columns, note)
+    return Table.of(
+        gang.name, gang.cells, columns, note, method=method, share=share,
+        behind=lambda cell: f"{100 * (cell.median('test_accuracy') - base):+.2f}",
+        wire=lambda cell: figure_text(cell.median("wire_s") + cell.median("wait_s")),
+    )  # fmt: skip
 
 
 _SENT: Final = Axis("sent by all ranks", "log", "B")
@@ -377,11 +363,13 @@ def _curves_figure(gangs: Sequence[_Gang]) -> Figure:
     panels = []
     for gang in gangs:
         for cost, axis in (("bytes_sent", _SENT), ("seconds", _SECONDS)):
-            marks = []
-            for number, cell in enumerate(gang.cells):
-                x, accuracies, epochs = ([at.median for at in cell.along(name)] for name in (cost, "accuracy", "epoch"))
-                names = [f"{cell.strategy} after {epoch:g} epochs" for epoch in epochs]
-                marks.append(line_of(cell.strategy, x, [1.0 - share for share in accuracies], number, names=names))
+            marks = [
+                line_of(
+                    cell.strategy, [at[cost] for at in cell.curve()], [1.0 - at["accuracy"] for at in cell.curve()],
+                    number, names=[f"{cell.strategy} after {at['epoch']:g} epochs" for at in cell.curve()],
+                )
+                for number, cell in enumerate(gang.cells)
+            ]  # fmt: skip
             panels.append(Panel(gang.title, axis, _ERROR, marks))
     caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
     return Figure("curves", "Test error during training", caption, panels, columns=2, height=330)
@@ -414,11 +402,11 @@ STUDY: Final = Study(
             tuple(WAYS), f"{', '.join(WAYS)}; repeat for several. All by default.", flags=("--strategy", "-s"),
             choices=tuple(WAYS), may_be_empty=True,
         ),
-        "ranks": Option((2, 4), "Numbers of ranks, as 2,4.", numbers=True, least=2, demo=(16,)),
+        "ranks": Option((2, 4), "Numbers of ranks, as 2,4.", least=2, demo=(16,)),
         "seeds": options.seeds((0,)),
         # Each is a separate training run from the same start.
-        "looks": Option((1, 8), "Epochs after which a run is evaluated, as 1,4.", numbers=True, least=1, demo=(1, 3)),
-        "rows": Option(None, "Training rows.", number=True, demo=8_000),
+        "looks": Option((1, 8), "Epochs after which a run is evaluated, as 1,4.", least=1, demo=(1, 3)),
+        "rows": Option(None, "Training rows.", of=int, demo=8_000),
         "test_rows": Option(None, demo=1_000),
         "network": options.network(demo="10GbE"),
         "batch": Option(32, "Rows of a rank in a step.", panel="Training", least=1, demo=16),

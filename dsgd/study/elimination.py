@@ -1,12 +1,11 @@
 """The study of elimination: what sample elimination saves in a kernel SVM, and what it costs.
 
-Every repetition begins with another method, so that methods take turns and change places. More ranks are predicted from
-the counts of a fit on one (`dsgd.study.elimination_cells`), thousands phase by phase (`dsgd.study.svm_rounds`).
+Every repetition begins with another method, so that methods take turns and change places. `dsgd.study.svm_rounds`
+predicts thousands of ranks phase by phase.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,23 +19,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError, InvalidParameterError
-from dsgd.study.elimination_cells import BLOCK, PRESETS, REFERENCE, SOLVERS, check_elimination_claims, summarise
-from dsgd.study.elimination_report import (
-    Gains,
-    elimination_figures,
-    elimination_table,
-    overview_table,
-    problems_table,
-    ranks_table,
-)
+from dsgd.study import elimination_report as said
 from dsgd.study.frame.data import MissingData, place
-from dsgd.study.frame.report import tally
 from dsgd.study.frame.rows import Row, Run, picked
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES
 from dsgd.study.svm_problems import PROBLEMS, Problem, ProblemData, load_problem
 from dsgd.svm import SVC, EliminationRecord
-from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.types import FloatMatrix
 
 if TYPE_CHECKING:
@@ -51,11 +40,11 @@ _WARM_UP_STEPS = 500
 
 def _presets(chosen: Sequence[str]) -> list[str]:
     """Return presets in their usual order, the one without elimination first."""
-    return [preset for preset in PRESETS if preset == "none" or preset in chosen]
+    return [preset for preset in said.PRESETS if preset == "none" or preset in chosen]
 
 
 def _methods(study: Study) -> list[str]:
-    return [*_presets(study.presets), *([REFERENCE] if study.with_reference else [])]
+    return [*_presets(study.presets), *([said.REFERENCE] if study.with_reference else [])]
 
 
 def cache_mb(study: Study, cache: str, n_rows: int) -> float:
@@ -115,7 +104,7 @@ def _fit(run: Run, data: ProblemData, client: Client | None, blocks: list[Any] |
         model.fit(X, y)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     row = {"seconds": seconds, "cpu_s": cpu, "n_iter": int(np.sum(model.n_iter_)), "n_support": len(model.support_)}
-    if run.method == REFERENCE:
+    if run.method == said.REFERENCE:
         return row | {"converged": model.fit_status_ == 0}
     histories = model.elimination_history_
     if run.ranks is not None:  # from the first step to the proof, without placing rows and starting the job
@@ -124,9 +113,6 @@ def _fit(run: Run, data: ProblemData, client: Client | None, blocks: list[Any] |
         totals = model.ledger_.totals()
         row["communication_s"] = sum(totals[f"{phase}_s"] for phase in ("encode", "wire", "wait")) / (run.ranks or 1)
         row |= {name: int(totals[name]) for name in ("bytes_sent", "control_bytes_sent")}
-    n_free = _count_free(model, data.problem.C)
-    # Ranks divide kernel values and their use; one rank solves the blocks for all.
-    serial_s = min(seconds, serial_seconds(histories, n_free)) if run.solver == "block" else 0.0
     return row | {
         "converged": bool(model.converged_),
         "gap": float(model.gap_),
@@ -139,17 +125,14 @@ def _fit(run: Run, data: ProblemData, client: Client | None, blocks: list[Any] |
         "n_reconstructions": int(model.n_reconstructions_),
         "kernel_evaluations": int(model.n_kernel_evaluations_),
         **reuse(histories),
-        "n_free": n_free,
-        "row_bytes": _row_bytes(data.X),
-        "parallel_s": seconds - serial_s,
-        "serial_s": serial_s,
+        "n_free": _count_free(model, data.problem.C),
         "curve": curve(histories),
     }
 
 
 def _model(run: Run, method: str, problem: Problem, client: Client | None) -> Any:
     shared: dict[str, Any] = {"C": problem.C, "gamma": problem.gamma, "tol": run.tol, "cache_size": run.cache_mb}
-    if method == REFERENCE:
+    if method == said.REFERENCE:
         return ReferenceSVC(**shared)
     jobs = run.threads if client is None else run.ranks
     return SVC(**shared, elimination=method, solver=run.solver, client=client, n_jobs=jobs)
@@ -177,17 +160,10 @@ def _count_blocks(histories: Any) -> int:
     return sum(record.event == "block" for history in histories for record in history)
 
 
-def _row_bytes(X: Any) -> float:
-    """Return the mean bytes of a row on the wire: values in 8 bytes, columns of sparse rows in 4."""
-    return float(12.0 * X.nnz / X.shape[0] if sp.issparse(X) else 8.0 * X.shape[1])
-
-
 # -- measure ------------------------------------------------------------------------------------------------------
 
 #: Columns of a curve: steps, seconds, active samples, gap among them, rows found in the cache, kernel values computed.
 CURVE_COLUMNS: Final = ("n_iter", "seconds", "n_active", "gap", "cache_hits", "kernel_evaluations")
-# Variables of the largest block.
-_LARGEST_BLOCK: Final = 2048
 _POINTS: Final = 60
 
 History = Sequence[EliminationRecord]
@@ -234,40 +210,6 @@ def reuse(histories: Sequence[History]) -> dict[str, float]:
     }
 
 
-def serial_seconds(histories: Sequence[History], n_free: int) -> float:
-    """Return the seconds of a run that more ranks do not divide: those of the steps inside blocks.
-
-    A step passes once over the variables of its block. The history does not have their number, so it is taken to be the
-    target of `dsgd.svm.kernel_solver.block`: an eighth of the samples and at most `BLOCK`, or once few samples are
-    active one and a half times the free ones.
-    """
-    total = 0.0
-    for history in histories:
-        table = _table(history)
-        base = min(BLOCK, max(64, int(table[0, 2]) // 8))
-        for record, steps in zip(history, np.diff(table[:, 0]), strict=True):
-            grown = min(_LARGEST_BLOCK, 3 * n_free // 2) if record.n_active <= 4 * _LARGEST_BLOCK else 0
-            total += float(steps) * min(record.n_active, max(base, grown)) * step_seconds(BLOCK) / BLOCK
-    return total
-
-
-@functools.cache
-def step_seconds(q: int, repeats: int = 7) -> float:
-    """Return the seconds of a two-variable step in a block of q on this machine: the fastest of some solves."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(q, 4)), rng.choice([-1.0, 1.0], q)
-    squares = (X * X).sum(axis=1)
-    K = np.exp(-0.5 * (squares[:, None] + squares - 2.0 * X @ X.T))
-    group, upper = np.zeros(q, dtype=np.int64), np.ones(q)
-    best = np.inf
-    for _ in range(repeats + 1):  # the first one loads compiled code
-        alpha, f = np.zeros(q), -y
-        begin = time.perf_counter()
-        steps = solve_block(K, y, group, upper, alpha, f, 1e-3, 100 * q, 1)
-        best = min(best, (time.perf_counter() - begin) / max(1, int(steps)))
-    return best
-
-
 def _table(history: History) -> FloatMatrix:
     """Return one line per record, and before it the start with all samples; columns as `CURVE_COLUMNS`."""
     lines = [[float(getattr(record, name)) for name in CURVE_COLUMNS] for record in history]
@@ -291,12 +233,13 @@ def _short(value: float) -> float:
 
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
-    summary = summarise(rows)
-    claims, gains = check_elimination_claims(summary), Gains.of(summary)
+    summary = said.summarise(rows)
+    claims = said.check_elimination_claims(summary)
+    answer, highlights = said.elimination_answer(summary, claims)
     problems, caches = summary.problems(), summary.caches()
-    overviews = [overview_table(summary, cache) for cache in caches]
-    tables = [elimination_table(summary, problem, cache) for problem in problems for cache in caches]
-    shown = [table for table in (*overviews, ranks_table(summary, study.simulated_ranks)) if table.rows]
+    overviews = [said.overview_table(summary, cache) for cache in caches]
+    tables = [said.elimination_table(summary, problem, cache) for problem in problems for cache in caches]
+    shown = [table for table in (*overviews, said.ranks_table(summary)) if table.rows]
     names = ("seconds", "kernel_evaluations", "n_iter", "n_eliminated", "n_returned", "n_reconstructions", "gap")
     keys = ("problem", "method", "cache", "solver", "ranks")
     grid = (
@@ -307,18 +250,18 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     threads = "all threads" if study.n_threads is None else f"{study.n_threads} thread{'s' * (study.n_threads > 1)}"
     once = "Every run was made once: seconds vary from run to run by tens of per cent, counts do not."
     return {
-        "answer": gains.answer(claims),
+        "answer": answer,
         "ran": [("Grid", grid), ("Solver", f"tol {study.tol:g}, kernel exp(-gamma ||x - z||²), {threads}")],
-        "highlights": [*gains.highlights(), (tally(claims), "claims hold here")],
+        "highlights": highlights,
         "doubts": [] if max(row["repeat"] for row in rows) else [once],
-        "data": [problems_table(summary)],
+        "data": [said.problems_table(summary)],
         "claims": claims,
         "source": (
             f"The speed-ups are those of the abstracts of {SOURCES['shrinking'].reference}, from up to thousands of "
             "MPI processes. Tables and settings behind them were not at hand. The sequential baseline here is "
             "scikit-learn's SVC."
         ),
-        "figures": elimination_figures(summary),
+        "figures": said.elimination_figures(summary),
         "tables": shown,
         "details": [table for table in tables if table.rows],
         "terminal": [*shown, *(tables if len(problems) == 1 else ())],
@@ -355,7 +298,7 @@ STUDY: Final = Study(
             demo=tuple(replace(PROBLEMS[name], rows=rows) for name, rows in _SIZES.items()),
         ),
         "presets": Option(
-            PRESETS, "Values of elimination, as multi,auto.", choices=PRESETS, may_be_empty=True
+            said.PRESETS, "Values of elimination, as multi,auto.", choices=said.PRESETS, may_be_empty=True
         ),
         # "fits": the whole kernel matrix; "small": the share `cache_share` of it in float32.
         "caches": Option(
@@ -363,19 +306,15 @@ STUDY: Final = Study(
         ),
         "cache_share": Option(0.1, "The small cache, as a share of the kernel matrix.", demo=0.01),
         "ranks": Option(
-            (1, 2), "Worker processes of the distributed runs, as 1,2; none for none.", numbers=True, least=1,
+            (1, 2), "Worker processes of the distributed runs, as 1,2; none for none.", least=1,
             may_be_empty=True,
         ),
-        "simulated_ranks": Option(
-            (4, 8), "Ranks whose times are computed from counts, as 4,8; none for none.", flags=("--simulated",),
-            numbers=True, least=1, may_be_empty=True,
-        ),
         "rank_problems": Option(("clean", "noisy", "a9a"), may_be_empty=True, demo=("clean",)),
-        "rank_presets": Option(("none", "multi"), choices=PRESETS, may_be_empty=True),
+        "rank_presets": Option(("none", "multi"), choices=said.PRESETS, may_be_empty=True),
         "rank_repeats": Option(1, least=1),
         "repeats": Option(3, "Repetitions of each run.", least=1, demo=2),
         "n_threads": Option(
-            None, "Threads of the runs in this process; all by default.", number=True, flags=("--threads",),
+            None, "Threads of the runs in this process; all by default.", of=int, flags=("--threads",),
             panel="The machine",
         ),
         "tol": Option(1e-3, "Tolerance of the gap.", panel="The machine", above=0),
@@ -391,7 +330,7 @@ STUDY: Final = Study(
         Grid(
             lambda s: {
                 "ranks": sorted(s.ranks), "dataset": [one for one in s.problems if one.name in s.rank_problems],
-                "repeat": range(min(s.repeats, s.rank_repeats)), "solver": SOLVERS,
+                "repeat": range(min(s.repeats, s.rank_repeats)), "solver": said.SOLVERS,
                 "_turn": range(len(_presets(s.rank_presets))),
             },
             _measure, ("tol",), derive=_decides, load=_load,

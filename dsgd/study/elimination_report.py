@@ -1,4 +1,4 @@
-"""The report of the study of elimination: its tables, its figures and its answer."""
+"""What the rows of the study of elimination say: cells, claims, tables, figures and the answer."""
 
 from __future__ import annotations
 
@@ -9,64 +9,304 @@ from typing import Any, Final
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
 from dsgd.report.figures import Dash
 from dsgd.report.theme import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour
-from dsgd.study.elimination_cells import PRESETS, REFERENCE, SOLVERS, EliminationCell, EliminationSummary
-from dsgd.study.frame.report import tally
-from dsgd.study.frame.rows import Cell, Stat, cells_of
-from dsgd.study.published import STATEMENTS
+from dsgd.study.frame.report import tally, time_text
+from dsgd.study.frame.rows import Cell, Row, Stat, any_busy, cells_of, one_of, only
+from dsgd.study.published import STATEMENTS, Interval, Margin, Statement, exact
+from dsgd.svm.kernel_solver.solve import LARGEST_DIRECT
 
-_CACHES: Final = {"small": "small cache", "fits": "cache that fits"}
+#: The presets of `dsgd.svm.SVC`, the one without elimination first.
+PRESETS: Final = ("none", "single", "multi", "libsvm", "aggressive", "average", "conservative", "auto")
+#: The sequential baseline: scikit-learn's SVC, which is LIBSVM on one thread.
+REFERENCE: Final = "scikit-learn"
+#: Values of ``solver``: by blocks, and the published algorithm, a pair of variables per step and exchange.
+SOLVERS: Final = ("block", "pairwise")
+_ORDER: Final = {name: number for number, name in enumerate([*PRESETS, REFERENCE])}
+
+# -- cells ---------------------------------------------------------------------------------------------------------
+
+
+class EliminationCell(Cell):
+    """The runs of one problem, method, cache, solver and number of ranks, which differ in the repetition."""
+
+    def ratio(self, base: Cell | None, name: str) -> Stat | None:
+        """Return a column over that of another cell, repetition by repetition."""
+        ours, below = self.column(name), base.column(name) if base else {}
+        return Stat.of(ours[key] / below[key] for key in ours if below.get(key))
+
+    def times(self, base: Cell | None, name: str) -> float:
+        """Return the median of the same; one if there is none."""
+        stat = self.ratio(base, name)
+        return stat.median if stat else 1.0
+
+    def share_of_cache(self) -> float:
+        """Return the share of the kernel matrix in float32 that the cache holds."""
+        return float(self.cache_mb * 2**20 / (4.0 * self.rows[0]["rows"] ** 2))
+
+    def least_values(self) -> float | None:
+        """Return how many kernel values any solver needs for a gap over all samples; None for more than two classes.
+
+        With s support vectors among n samples, this gap depends on every value between a support vector and a sample,
+        and a solver cannot know a value without computing it: s n - s (s - 1) / 2 values, as K is symmetric.
+        """
+        row = self.rows[0]
+        if row["classes"] > 2 or row.get("samples") is None:
+            return None
+        samples = self.median("samples")
+        support = samples * self.median("n_support") / float(row["rows"])
+        return support * samples - support * (support - 1.0) / 2.0
+
+    def distance(self, base: Cell | None) -> float | None:
+        """Return how far the dual objective lies from that of another cell, relative to it."""
+        ours, other = self.stat("objective"), base.stat("objective") if base else None
+        if ours is None or other is None:
+            return None
+        return abs(ours.median - other.median) / max(abs(other.median), 1e-300)
+
+
+@dataclass(frozen=True)
+class EliminationSummary:
+    """All cells of a study."""
+
+    cells: Sequence[EliminationCell]
+
+    def problems(self) -> list[str]:
+        """Return the names of the problems, in the order of the study."""
+        return list(dict.fromkeys(cell.problem for cell in self.cells))
+
+    def caches(self) -> list[str]:
+        """Return the sizes of the cache that were run."""
+        return list(dict.fromkeys(cell.cache for cell in self.cells if cell.ranks is None))
+
+    def tight(self) -> str:
+        """Return the smallest cache that was run; "small" where none was."""
+        return next(iter(sorted(self.caches(), reverse=True)), "small")
+
+    def cell(self, problem: str, method: str, cache: str) -> EliminationCell | None:
+        """Return one cell in one process, or None if it has not been run."""
+        return one_of(self.cells, problem=problem, method=method, cache=cache, solver="block", ranks=None)
+
+    def presets(self, problem: str, cache: str) -> list[EliminationCell]:
+        """Return the cells of the presets on a problem, in one process, the one without elimination first."""
+        cells = only(self.cells, problem=problem, cache=cache, ranks=None)
+        return [cell for cell in cells if cell.method != REFERENCE]
+
+    def on_ranks(self) -> Iterator[list[EliminationCell]]:
+        """Yield the distributed cells of each problem, solver and method, by rising ranks."""
+        for problem in self.problems():
+            for solver in SOLVERS:
+                for method in PRESETS:
+                    found = only(self.cells, problem=problem, solver=solver, method=method)
+                    if cells := sorted((one for one in found if one.ranks is not None), key=lambda one: int(one.ranks)):
+                        yield cells
+
+
+def summarise(rows: Sequence[Row]) -> EliminationSummary:
+    """Return the cells that the rows of a study fall into, in the order of the report."""
+    cells = cells_of(rows, "problem", "method", "cache", "solver", "ranks", make=EliminationCell)
+    place = {name: number for number, name in enumerate(dict.fromkeys(cell.problem for cell in cells))}
+    return EliminationSummary(
+        sorted(cells, key=lambda c: (place[c.problem], c.ranks or 0, c.solver, c.cache != "small", _ORDER[c.method]))
+    )
+
+
+# -- claims --------------------------------------------------------------------------------------------------------
+
+# With so many times fewer values goes so many times less time.
+_AUTO_FASTER: Final = Margin(1.3)
+# The promise of fewer values is made for a cache of a hundredth; small problems have the least cache there is, 1 MB.
+_SMALL_CACHE: Final = 0.02
+
+
+def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:
+    statement, cache = STATEMENTS["shrinking/sequential"], summary.tight()
+    base, cells = summary.cell(problem, REFERENCE, cache), summary.presets(problem, cache)
+    if base is None or not cells:
+        return statement.not_run(problem, "Needs scikit-learn's SVC and a preset.")
+    best, alone = min(cells, key=lambda cell: cell.median("seconds")), summary.cell(problem, "none", cache)
+    note = (
+        f"Sequential baseline: scikit-learn's SVC (LIBSVM, one thread), {time_text(base.median('seconds'))}. "
+        f"Best preset: {best.method}, {time_text(best.median('seconds'))} in one process"
+    )
+    share = 1.0 / alone.times(base, "seconds") if alone else None
+    if share is not None:
+        note += (
+            f". Without any elimination it is {share:.1f}x already, from blocks, matrix products and threads; "
+            f"elimination makes it {1.0 / best.times(base, 'seconds') / share:.2f} times that"
+        )
+    cores = best.rows[0]["machine"]["cores"]
+    note += f". The published figure is from many nodes, ours from {cores} core{'s' * (cores > 1)}."
+    plain = f"{share:.1f}x: no elimination" if share else ""
+    return statement.judged(problem, base.over(best, "seconds"), note, busy=any_busy(base, best), baseline=plain)
+
+
+def _less_time(summary: EliminationSummary, problem: str) -> Claim:
+    statement, cache = STATEMENTS["shrinking/saved"], summary.tight()
+    base, cells = summary.cell(problem, "none", cache), summary.presets(problem, cache)[1:]
+    if base is None or not cells:
+        return statement.not_run(problem, "Needs a preset beside none.")
+    best = min(cells, key=lambda cell: cell.times(base, "seconds"))
+    return _saved(statement, base, best, _why(base, best))
+
+
+def _less_time_on_ranks(summary: EliminationSummary, problem: str) -> Claim | None:
+    for solver in ("pairwise", "block"):
+        own = [cell for cell in only(summary.cells, problem=problem, solver=solver) if cell.ranks is not None]
+        base = max(only(own, method="none"), key=lambda cell: int(cell.ranks), default=None)
+        others = [cell for cell in own if base and cell.ranks == base.ranks and cell.method != "none"]
+        if base is None or base.ranks < 2 or not others:
+            continue
+        best = min(others, key=lambda cell: cell.times(base, "seconds"))
+        note = f"{solver} solver on {base.ranks} processes, {best.method}: {_saving(base, best)}"
+        return _saved(STATEMENTS["shrinking/saved-on-ranks"], base, best, note)
+    return None
+
+
+def _saved(statement: Statement, base: EliminationCell, best: EliminationCell, note: str) -> Claim:
+    """Return a claim on the share of time that a preset saves."""
+    share = best.over(base, "seconds")
+    if share is None:
+        return statement.not_run(base.problem, "Needs both in one repetition.")
+    saved = share.mapped(lambda left: 1.0 - left)
+    return statement.judged(base.problem, saved, note, busy=any_busy(base, best), baseline="0 %: no elimination")
+
+
+def _saving(base: EliminationCell, best: EliminationCell) -> str:
+    """Return time and kernel values of a preset beside those without elimination."""
+    fewer = 100.0 * (1.0 - best.times(base, "kernel_evaluations"))
+    times = f"{time_text(base.median('seconds'))} -> {time_text(best.median('seconds'))}"
+    return f"{times}, kernel values {fewer:.0f} % fewer."
+
+
+def _why(base: EliminationCell, best: EliminationCell) -> str:
+    """Return what decides how much elimination can save on a problem."""
+    samples = base.median("samples")
+    note = f"Best preset {best.method}: {_saving(base, best)}"
+    support = base.median("n_support") / base.median("rows")
+    needed = base.median("kernel_evaluations") / (samples * samples)
+    if base.classes > 2:
+        return note + " Every pair of classes is a small problem of its own, whose kernel matrix fits the cache."
+    if base.method == "none" and samples <= LARGEST_DIRECT:
+        return note + (
+            f" Up to {LARGEST_DIRECT:,} samples are solved with all rows kept, whatever the cache is, unless asked to"
+            " eliminate: there is nothing to save."
+        )
+    if base.median("cache_share") > 0.9:
+        note += f" {base.median('cache_share'):.0%} of the values came from the cache anyway."
+    if support > 0.4:
+        note += f" {support:.0%} of the samples are support vectors: few can be left out for good."
+    elif needed < 1.0:
+        note += (
+            f" Without elimination {needed:.2f} n² values are computed in all, so most rows are needed once: there is "
+            "little to save."
+        )
+    return note
+
+
+def _same_optimum(summary: EliminationSummary, problem: str) -> Claim:
+    statement, own = STATEMENTS["dsgd/elimination-optimum"], only(summary.cells, problem=problem)
+    base = {cell.cache: cell for cell in only(own, method="none")}
+    found = [(far, cell) for cell in own if (far := cell.distance(base.get(cell.cache))) is not None]
+    if all(cell.method == "none" for _, cell in found):
+        return statement.not_run(problem, "Needs a preset beside none.")
+    worst, cell = max(found, key=lambda pair: pair[0])
+    rows = [row for _, own in found for row in own.rows]
+    n_open, widest = sum(not row["converged"] for row in rows), max(row["gap"] for row in rows)
+    note = f"Widest gap over all samples in float64: {widest:.2g} (tol {cell.tol:g}); farthest preset: {cell.method}."
+    if n_open:
+        return statement.said(problem, f"{worst:.1e}", "fails", f"{note} {n_open} runs stopped with an open gap.")
+    return statement.judged(problem, exact(worst), note)
+
+
+def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
+    statement = STATEMENTS["dsgd/elimination-values"]
+    base, auto = summary.cell(problem, "none", "small"), summary.cell(problem, "auto", "small")
+    if base is None or auto is None:
+        return statement.not_run(problem, "Needs auto and the small cache.")
+    values, faster = base.ratio(auto, "kernel_evaluations"), base.over(auto, "seconds")
+    if values is None or faster is None:
+        return statement.not_run(problem, "Nothing was computed.")
+    times = 1.0 / auto.times(base, "kernel_evaluations")
+    note, promised, least = _why(base, auto), statement.margin.least, base.least_values()
+    if least is not None:
+        limit = base.median("kernel_evaluations") / least
+        note += f" The proof alone needs as many values as leave {limit:.1f}x at most"
+        note += ": the promise cannot be kept here." if limit < promised else "."
+    # Values are counted and the same in every run: if there are too many, seconds do not matter.
+    verdict = "undecided" if any_busy(base, auto) else _AUTO_FASTER.verdict(faster)
+    if times < promised:
+        verdict = "fails"
+    share = base.share_of_cache()
+    if share > _SMALL_CACHE:
+        note = f"The promise is for a cache of 1/100 of the matrix, this one holds 1/{1 / share:.0f}. {note}"
+        verdict = "not run"
+    ours = f"{times:.2f}x, {faster.text('{:.2f}x'.format)}"
+    return statement.said(problem, ours, verdict, note, baseline="1x: no elimination")
+
+
+def _never_slower(summary: EliminationSummary, problem: str) -> Claim:
+    found: list[tuple[Interval, str, bool]] = []
+    for cache in summary.caches():
+        base, auto = summary.cell(problem, "none", cache), summary.cell(problem, "auto", cache)
+        if base and auto and (times := auto.over(base, "seconds")) is not None:
+            found.append((times, cache, any_busy(base, auto)))
+    if not found:
+        return STATEMENTS["dsgd/elimination-slower"].not_run(problem, "Needs auto.")
+    worst, cache, busy = max(found, key=lambda one: one[0].estimate)
+    more, note = worst.mapped(lambda times: times - 1.0), f"Time over that of none, {cache} cache."
+    return STATEMENTS["dsgd/elimination-slower"].judged(problem, more, note, busy=busy)
+
+
+def check_elimination_claims(summary: EliminationSummary) -> list[Claim]:
+    """Return the claims, each with the result of a study on each of its problems."""
+    checks: Sequence[Callable[[EliminationSummary, str], Claim | None]] = (
+        _faster_than_sequential, _less_time, _less_time_on_ranks, _same_optimum, _fewer_values, _never_slower,
+    )  # fmt: skip
+    return [claim for check in checks for name in summary.problems() if (claim := check(summary, name)) is not None]
+
 
 # -- tables --------------------------------------------------------------------------------------------------------
+
+_CACHES: Final = {"small": "small cache", "fits": "cache that fits"}
 
 
 def problems_table(summary: EliminationSummary) -> Table:
     """Return what the study trained on."""
     cells = cells_of((row for cell in summary.cells if cell.method != REFERENCE for row in cell.rows), "problem")
-    columns: dict[str, Callable[[Cell], str]] = {
-        "problem": lambda cell: cell.problem,
-        "what": lambda cell: cell.text,
-        "rows": lambda cell: f"{cell.rows[0]['rows']:,}",
-        "features": lambda cell: f"{cell.features:,}",
-        "non-zero": lambda cell: f"{cell.density:.1%}",
-        "classes": lambda cell: f"{cell.classes}",
-        "C": lambda cell: f"{cell.C:g}",
-        "gamma": lambda cell: f"{cell.gamma}",
-        "support vectors": lambda cell: f"{cell.n_support / cell.rows[0]['rows']:.0%}",
-        "of them free": lambda cell: f"{cell.n_free / max(1, cell.n_support):.0%}",
-        "source": lambda cell: cell.source,
-        "checksum": lambda cell: getattr(cell, "checksum", "-"),
-    }
-    return Table.of("Problems", cells, columns, "Support vectors as a share of the rows; free: below C.", n_text=2)
+    return Table.of(
+        "Problems", cells,
+        "problem = problem | what = text | rows = rows:,.0f | features = features:,.0f | non-zero = density:.1% | "
+        "classes = classes | C = C:g | gamma = gamma | support vectors = support | of them free = free | "
+        "source = source | checksum = checksum",
+        "Support vectors as a share of the rows; free: below C.", 2,
+        support=lambda cell: f"{cell.n_support / cell.rows[0]['rows']:.0%}",
+        free=lambda cell: f"{cell.n_free / max(1, cell.n_support):.0%}",
+        checksum=lambda cell: getattr(cell, "checksum", "-"),
+    )  # fmt: skip
 
 
 def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> Table:
     """Return one row per method on a problem with this cache."""
     base, cells = summary.cell(problem, "none", cache), summary.presets(problem, cache)
     reference = summary.cell(problem, REFERENCE, cache)
-    columns: dict[str, Callable[[EliminationCell], str]] = {
-        "elimination": lambda cell: cell.method,
-        "seconds": lambda cell: _figure(cell.median("seconds")),
-        "x none": lambda cell: _ratio(cell, base, "seconds"),
-        "steps": lambda cell: f"{cell.median('n_iter'):,.0f}",
-        "1e6 kernel values": lambda cell: _figure(cell.median("kernel_evaluations") / 1e6),
-        "x none ": lambda cell: _ratio(cell, base, "kernel_evaluations"),
-        "from cache": lambda cell: f"{cell.median('cache_share'):.0%}",
-        "left out": lambda cell: f"{cell.median('n_eliminated'):,.0f}",
-        "came back": lambda cell: f"{cell.median('n_returned'):,.0f}",
-        "renewals": lambda cell: f"{cell.median('n_reconstructions'):,.0f}",
-        "gap": lambda cell: f"{cell.median('gap'):.1e}",
-        "objective": lambda cell: "-" if (far := cell.distance(base)) is None else f"{far:.0e}",
-    }
-    rows = [[say(cell) for say in columns.values()] for cell in cells]
-    if reference is not None:  # it counts steps alone
-        rows.append([say(reference) for say in [*columns.values()][:4]] + ["-"] * 8)
     size = f", {cells[0].cache_mb:g} MB" if cells else ""
     note = (
         "Medians over the repetitions; x none: median of the ratios to the run without elimination. From cache: of the "
         "values that blocks used. Left out, came back: samples, each time counted; as many came back as were left out "
         "wrongly. Objective: distance of the dual objective from that without elimination, relative."
     )
-    return Table(f"{problem}, {_CACHES[cache]}{size}", [name.rstrip() for name in columns], rows, note)
+    # The reference counts steps alone.
+    return Table.of(
+        f"{problem}, {_CACHES[cache]}{size}", [*cells, *([reference] if reference else [])],
+        "elimination = method | seconds = seconds | x none = times | steps = n_iter:,.0f | 1e6 kernel values = values |"
+        " x none = fewer | from cache = cache_share:.0% | left out = n_eliminated:,.0f | came back = n_returned:,.0f | "
+        "renewals = n_reconstructions:,.0f | gap = gap:.1e | objective = objective",
+        note,
+        seconds=lambda cell: _figure(cell.median("seconds")),
+        times=lambda cell: _ratio(cell, base, "seconds"),
+        values=lambda cell: _figure(cell.median("kernel_evaluations") / 1e6) if cell is not reference else "-",
+        fewer=lambda cell: _ratio(cell, base, "kernel_evaluations"),
+        objective=lambda cell: "-" if (far := cell.distance(base)) is None else f"{far:.0e}",
+    )  # fmt: skip
 
 
 def overview_table(summary: EliminationSummary, cache: str) -> Table:
@@ -77,9 +317,7 @@ def overview_table(summary: EliminationSummary, cache: str) -> Table:
         if base is None:
             continue
         reference, auto = summary.cell(problem, REFERENCE, cache), summary.cell(problem, "auto", cache)
-        fewest = min(cells, key=lambda cell: cell.median("kernel_evaluations"))
-        fastest = min(cells, key=lambda cell: cell.median("seconds"))
-        distances = [distance for cell in cells if (distance := cell.distance(base)) is not None]
+        fewest, fastest = (min(cells, key=lambda cell: cell.median(name)) for name in ("kernel_evaluations", "seconds"))
         least = base.least_values()
         rows.append(
             (
@@ -91,7 +329,7 @@ def overview_table(summary: EliminationSummary, cache: str) -> Table:
                 f"{fewest.method} {_ratio(fewest, base, 'kernel_evaluations')}",
                 f"{fastest.method} {_ratio(fastest, base, 'seconds')}",
                 f"{sum(cell.median('n_returned') for cell in cells):,.0f}",
-                f"{max(distances):.0e}",
+                f"{max(far for cell in cells if (far := cell.distance(base)) is not None):.0e}",
             )
         )
     columns = (
@@ -106,41 +344,17 @@ def overview_table(summary: EliminationSummary, cache: str) -> Table:
     return Table(f"What elimination saves, {_CACHES[cache]}", columns, rows, note)
 
 
-def ranks_table(summary: EliminationSummary, ranks: Sequence[int]) -> Table:
-    """Return times by ranks: measured, and simulated on these numbers of ranks."""
+def ranks_table(summary: EliminationSummary) -> Table:
+    """Return times by ranks."""
     rows: list[tuple[str, ...]] = []
-    for cells in _on_ranks(summary):
-        first = cells[0]
-        times = [
-            (cell, cell.ranks, "measured", cell.median("seconds"), cell.medians("communication_s")["communication_s"])
-            for cell in cells
-        ]
-        for n in ranks if first.ranks == 1 else ():
-            found = first.simulated(n)
-            times.append((first, n, "simulated", found.total_s, found.communication_s))
-        for cell, n, how, seconds, wire_s in times:
-            share = "-" if wire_s is None else f"{wire_s / seconds:.0%}"
-            gain, values = first.median("seconds") / seconds, cell.median("kernel_evaluations") / 1e6
-            what = (cell.problem, cell.solver, cell.method, str(n), how)
-            rows.append((*what, _figure(seconds), share, f"{gain:.2f}", f"{values:,.3g}e6"))
-    columns = (
-        "problem", "solver", "elimination", "ranks", "", "seconds", "communication", "x 1 rank", "kernel values"
-    )  # fmt: skip
-    note = (
-        "Measured: worker processes of one thread each on this machine. Simulated: the kernel values and steps that "
-        "one rank counted, divided among the ranks, and messages by the cost model (25 us, 10 Gbit/s). "
-        "Waiting for the slowest rank is not in it."
-    )
-    return Table("Ranks", columns, rows, note, n_text=3)
-
-
-def _on_ranks(summary: EliminationSummary) -> Iterator[list[EliminationCell]]:
-    """Yield the distributed cells of each problem, solver and method, by rising ranks."""
-    for problem in summary.problems():
-        for solver in SOLVERS:
-            for method in PRESETS:
-                if cells := summary.distributed(problem, solver, method):
-                    yield cells
+    for cells in summary.on_ranks():
+        for cell in cells:
+            seconds, wire = cell.median("seconds"), cell.stat("communication_s")
+            gain, values = cells[0].median("seconds") / seconds, cell.median("kernel_evaluations") / 1e6
+            what = (cell.problem, cell.solver, cell.method, str(cell.ranks), _figure(seconds))
+            rows.append((*what, f"{wire.median / seconds:.0%}" if wire else "-", f"{gain:.2f}", f"{values:,.3g}e6"))
+    columns = ("problem", "solver", "elimination", "ranks", "seconds", "communication", "x 1 rank", "kernel values")
+    return Table("Ranks", columns, rows, "Worker processes of one thread each on this machine.", n_text=3)
 
 
 def _ratio(cell: EliminationCell | None, base: EliminationCell | None, name: str) -> str:
@@ -155,80 +369,53 @@ def _figure(value: float) -> str:
 # -- figures -------------------------------------------------------------------------------------------------------
 
 _LOOKS: Final[dict[str, tuple[Colour, str, Dash]]] = {
-    "none": (GREY, "plus", "dashed"),
-    "single": (PURPLE, "inverted_triangle", "dotdash"),
-    "multi": (BLUE, "circle", "solid"),
-    "libsvm": (ORANGE, "square", "dotdash"),
-    "aggressive": (VERMILION, "x", "dotted"),
-    "average": (GREEN, "triangle", "dashed"),
-    "conservative": (SKY, "hex", "dashed"),
-    "auto": (TEXT, "diamond", "solid"),
-    REFERENCE: (MUTED, "star", "dotted"),
-}
+    "none": (GREY, "plus", "dashed"), "single": (PURPLE, "inverted_triangle", "dotdash"),
+    "multi": (BLUE, "circle", "solid"), "libsvm": (ORANGE, "square", "dotdash"),
+    "aggressive": (VERMILION, "x", "dotted"), "average": (GREEN, "triangle", "dashed"),
+    "conservative": (SKY, "hex", "dashed"), "auto": (TEXT, "diamond", "solid"), REFERENCE: (MUTED, "star", "dotted"),
+}  # fmt: skip
 _SHOWN_GAPS: Final = {"none", "multi", "libsvm", "aggressive", "auto"}
-_ALL_RANKS: Final = (1, 2, 4, 8)
 _SOLVERS: Final[dict[str, tuple[str, Dash]]] = {"block": ("circle", "solid"), "pairwise": ("square", "dashed")}
 _HEIGHT: Final = 270
+_ACTIVE: Final = (
+    "Share of the samples that are still active, against the steps of the solver, with the small cache. A line that "
+    "falls early saves most; one that rises again had left samples out wrongly and took them back. A line ends with "
+    "the run, when all samples are checked in float64."
+)
+_GAP: Final = (
+    "Largest violation of optimality among the active samples against seconds, with the small cache; a run ends only "
+    "when it is below tol over all samples."
+)
+_RANKS: Final = "Seconds against ranks: worker processes of one thread each."
 
 
 def elimination_figures(summary: EliminationSummary) -> list[Figure]:
     """Return the figures for which the study has runs."""
-    made = [_active(summary), _gap(summary), *_sideways(summary), _ranks(summary)]
-    return [figure for figure in made if figure.panels]
-
-
-def _problems(summary: EliminationSummary) -> list[tuple[str, list[EliminationCell]]]:
-    """Return the cells of the presets of each problem at the smallest cache, with a title."""
-    found = []
+    active, gap = [], []
     for name in summary.problems():
-        if cells := summary.presets(name, summary.tight()):
-            row = cells[0].rows[0]
-            found.append((f"{name}: {row['rows']:,} rows, {row['n_support'] / row['rows']:.0%} SVs", cells))
-    return found
-
-
-def _curve(cell: EliminationCell, points: Sequence[tuple[float, float]]) -> Line:
-    colour, _, dash = _LOOKS[cell.method]
-    x, y = [at for at, _ in points], [value for _, value in points]
-    return Line(cell.method, x, y, colour, dash=dash, width=2.4 if cell.method == "auto" else 1.5)
-
-
-def _active(summary: EliminationSummary) -> Figure:
-    panels = []
-    for title, cells in _problems(summary):
-        marks: list[Mark] = []
+        if not (cells := summary.presets(name, summary.tight())):
+            continue
+        row, lines, falls = cells[0].rows[0], [], list[Mark]()
+        title = f"{name}: {row['rows']:,} rows, {row['n_support'] / row['rows']:.0%} SVs"
         for cell in cells:
-            points = cell.rows[0]["curve"]
-            everyone = points["n_active"][0]
-            steps = zip(points["n_iter"], points["n_active"], strict=True)
-            marks.append(_curve(cell, [(n / 1000, active / everyone) for n, active in steps]))
-        x = Axis("steps on two variables, thousands", low=0.0)
-        panels.append(Panel(title, x, Axis("samples still active", unit="%", low=0.0, high=1.04), marks))
-    caption = (
-        "Share of the samples that are still active, against the steps of the solver, with the small cache. A line "
-        "that falls early saves most; one that rises again had left samples out wrongly and took them back. A line "
-        "ends with the run, when all samples are checked in float64."
-    )
-    return Figure("active", "Who stays active", caption, panels, height=_HEIGHT)
-
-
-def _gap(summary: EliminationSummary) -> Figure:
-    panels = []
-    for title, cells in _problems(summary):
-        marks: list[Mark] = []
-        for cell in [cell for cell in cells if cell.method in _SHOWN_GAPS] or cells:
-            points = cell.rows[0]["curve"]
-            known = [(s, gap) for s, gap in zip(points["seconds"], points["gap"], strict=True) if gap and s]
-            if known:
-                marks.append(_curve(cell, known))
-        marks.append(Level(cells[0].tol, "tol", MUTED, "solid"))
-        gap = Axis("gap among active samples", "log")
-        panels.append(Panel(title, Axis("time", unit="s", low=0.0), gap, marks))
-    caption = (
-        "Largest violation of optimality among the active samples against seconds, with the small cache; a run ends "
-        "only when it is below tol over all samples."
-    )
-    return Figure("gap", "How the gap closes", caption, panels, height=_HEIGHT)
+            at, (colour, _, dash) = cell.rows[0]["curve"], _LOOKS[cell.method]
+            look: dict[str, Any] = {"colour": colour, "dash": dash, "width": 2.4 if cell.method == "auto" else 1.5}
+            shares = [n / at["n_active"][0] for n in at["n_active"]]
+            lines.append(Line(cell.method, [n / 1000 for n in at["n_iter"]], shares, **look))
+            known = [(s, found) for s, found in zip(at["seconds"], at["gap"], strict=True) if found and s]
+            if known and (cell.method in _SHOWN_GAPS or not _SHOWN_GAPS & {other.method for other in cells}):
+                falls.append(Line(cell.method, [s for s, _ in known], [found for _, found in known], **look))
+        steps = Axis("steps on two variables, thousands", low=0.0)
+        active.append(Panel(title, steps, Axis("samples still active", unit="%", low=0.0, high=1.04), lines))
+        falls.append(Level(cells[0].tol, "tol", MUTED, "solid"))
+        gap.append(Panel(title, Axis("time", unit="s", low=0.0), Axis("gap among active samples", "log"), falls))
+    made = [
+        Figure("active", "Who stays active", _ACTIVE, active, height=_HEIGHT),
+        Figure("gap", "How the gap closes", _GAP, gap, height=_HEIGHT),
+        *_sideways(summary),
+        Figure("ranks", "More ranks", _RANKS, _rank_panels(summary), height=_HEIGHT),
+    ]
+    return [figure for figure in made if figure.panels]
 
 
 def _sideways(summary: EliminationSummary) -> list[Figure]:
@@ -249,45 +436,35 @@ def _sideways(summary: EliminationSummary) -> list[Figure]:
 
     kinds: Sequence[tuple[str, str, str, Axis, Callable[[EliminationCell], Stat | None], Sequence[Mark]]] = (
         (
-            "work",
-            "Kernel values computed",
+            "work", "Kernel values computed",
             "As a multiple of what the run without elimination computes. Left of the line elimination saves work.",
-            Axis("kernel values, as a multiple of none", "log", "x"),
-            to_none("kernel_evaluations"),
-            [none],
+            Axis("kernel values, as a multiple of none", "log", "x"), to_none("kernel_evaluations"), [none],
         ),
         (
-            "time",
-            "Time",
+            "time", "Time",
             "As a multiple of the run without elimination, bars from the fastest to the slowest repetition. Grey: the "
             "published 30 to 60 % less.",
-            Axis("time, as a multiple of none", "log", "x"),
-            to_none("seconds"),
-            [published, none],
+            Axis("time, as a multiple of none", "log", "x"), to_none("seconds"), [published, none],
         ),
         (
-            "cache",
-            "What the cache gives",
+            "cache", "What the cache gives",
             "Of the kernel values that blocks used, the share that was found in the cache. Fewer active samples make "
             "shorter rows, of which more fit, so with a small cache the share rises. With one that fits it falls: what "
             "is left out would have been read from the cache.",
             Axis("share of the used kernel values that were cached", unit="%", low=-0.02, high=1.02),
-            lambda cell: cell.stat("cache_share"),
-            [],
+            lambda cell: cell.stat("cache_share"), [],
         ),
         (
-            "sequential",
-            "Against the sequential baseline",
+            "sequential", "Against the sequential baseline",
             "Speed-up over scikit-learn's SVC, which is LIBSVM on one thread with its own shrinking, at the same "
             "tolerance and cache.",
-            Axis("speed-up over scikit-learn's SVC", "log", "x"),
-            over_reference,
+            Axis("speed-up over scikit-learn's SVC", "log", "x"), over_reference,
             [
                 Level(1.0, "as fast", TEXT, "solid", "x"),
                 Level(sequential, f"published: {sequential:.0f}x", VERMILION, along="x"),
             ],
         ),
-    )
+    )  # fmt: skip
     return [
         Figure(name, title, caption, _dots(summary, axis, pick, behind), 2, height, "xy")
         for name, title, caption, axis, pick, behind in kinds
@@ -299,13 +476,8 @@ def _dots(
 ) -> list[Panel]:
     """Return a panel per cache, a band per problem, and in it a dot per preset with its range over repetitions."""
     problems = summary.problems()
-    found = [
-        (cell, stat)
-        for problem in problems
-        for cache in summary.caches()
-        for cell in summary.presets(problem, cache)
-        if (stat := pick(cell)) is not None
-    ]
+    cells = [cell for name in problems for cache in summary.caches() for cell in summary.presets(name, cache)]
+    found = [(cell, stat) for cell in cells if (stat := pick(cell)) is not None]
     methods = [method for method in PRESETS if any(cell.method == method for cell, _ in found)]
     side = Axis(
         ticks={float(n): name for n, name in enumerate(problems)}, low=-0.5, high=len(problems) - 0.5, grid=False,
@@ -323,87 +495,64 @@ def _dots(
                 ranges, names = [(s.low, s.high) for _, s in chosen], [f"{method} on {c.problem}" for c, _ in chosen]
                 style: dict[str, Any] = {"width": 0.0, "size": 8.0, "ranges_along": "x"}
                 marks.append(Line(method, x, y, colour, marker, ranges=ranges, names=names, **style))
-        panels.append(Panel(summary.cache_text(cache), axis, side, marks))
+        shares = [100.0 * cell.share_of_cache() for cell in only(summary.cells, cache=cache, ranks=None)]
+        held = "that fits" if cache == "fits" else f"of {span_of(shares, '{:.2g}')} % of the matrix"
+        panels.append(Panel(f"Cache {held}", axis, side, marks))
     return panels
 
 
-def _ranks(summary: EliminationSummary) -> Figure:
-    """Draw a panel per problem: seconds against ranks, full dots measured, rings simulated."""
+def _rank_panels(summary: EliminationSummary) -> list[Panel]:
+    """Return a panel per problem: seconds against ranks."""
     panels: dict[str, list[Mark]] = {}
-    for cells in _on_ranks(summary):
-        first = cells[0]
+    ranks = sorted({int(cell.ranks) for cells in summary.on_ranks() for cell in cells})
+    for cells in summary.on_ranks():
+        first, seconds = cells[0], [cell.median("seconds") for cell in cells]
         (marker, dash), colour = _SOLVERS[first.solver], _LOOKS[first.method][0]
-        marks, label = panels.setdefault(first.problem, []), f"{first.solver}, {first.method}"
-        if first.ranks == 1:
-            seconds = [first.simulated(ranks).total_s for ranks in _ALL_RANKS]
-            marks.append(Line(f"{label}, simulated", _ALL_RANKS, seconds, colour, marker, "dotted", 1.4, hollow=True))
-        ranks = [cell.ranks for cell in cells]
-        marks.append(Line(label, ranks, [cell.median("seconds") for cell in cells], colour, marker, dash))
-    caption = (
-        "Seconds against ranks. Full: measured, one thread per rank. Rings: simulated from what one rank counted, "
-        "kernel values divided among the ranks and messages by the cost model; waiting is not in it."
-    )
-    x, y = period_axis("ranks", _ALL_RANKS), Axis("time", "log", "s")
-    drawn = [Panel(problem, x, y, marks) for problem, marks in panels.items()]
-    return Figure("ranks", "More ranks", caption, drawn, height=_HEIGHT)
+        mark = Line(f"{first.solver}, {first.method}", [cell.ranks for cell in cells], seconds, colour, marker, dash)
+        panels.setdefault(first.problem, []).append(mark)
+    x, y = period_axis("ranks", ranks), Axis("time", "log", "s")
+    return [Panel(problem, x, y, marks) for problem, marks in panels.items()]
 
 
 # -- the answer ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Gains:
-    """The savings of auto with a small cache, a figure per problem, and how many samples had to come back."""
-
-    values: Sequence[float]
-    seconds: Sequence[float]
-    single: Sequence[float]
-    wrong: float
-    out: float
-
-    @classmethod
-    def of(cls, summary: EliminationSummary) -> Gains:
-        """Return those of a study."""
-        values, seconds, single, wrong, out = [], [], [], 0.0, 0.0
-        for problem in summary.problems():
-            base, auto, reference = (summary.cell(problem, name, "small") for name in ("none", "auto", REFERENCE))
-            if base is None or auto is None:
-                continue
-            less, faster = auto.ratio(base, "kernel_evaluations"), auto.ratio(base, "seconds")
-            if less is not None and faster is not None:
-                values.append(less.median)
-                seconds.append(faster.median)
-            if reference is not None and (times := reference.ratio(auto, "seconds")) is not None:
-                single.append(times.median)
-            cells = summary.presets(problem, "small")
-            wrong += sum(cell.median("n_returned") for cell in cells)
-            out += sum(cell.median("n_eliminated") for cell in cells)
-        return cls(values, seconds, single, wrong, out)
-
-    def highlights(self) -> list[tuple[str, str]]:
-        """Return ranges over the problems."""
-        return [
-            (f"{span_of(numbers, form)}x", text)
-            for numbers, form, text in (
-                (self.values, "{:.2f}", "the kernel values of a run without elimination"),
-                (self.seconds, "{:.2f}", "the time of a run without elimination"),
-                (self.single, "{:.1f}", "as fast as scikit-learn's SVC"),
-            )
-            if numbers
-        ]
-
-    def answer(self, claims: Sequence[Claim]) -> str:
-        """Return the answer of the study in a sentence or two."""
-        count = f"{tally(claims)} claims hold here."
-        if not self.values:
-            return f"This study did not run both none and auto with a small cache. {count}"
-        same = [claim.holds for claim in claims if claim.holds is not None and claim.name.startswith("Every preset")]
-        text = (
-            f"With the small cache, elimination (auto) computed {span_of(self.values, '{:.2f}')} times the kernel "
-            f"values of a run without it, in {span_of(self.seconds, '{:.2f}')} times the time. "
-            f"{'Every' if same and all(same) else 'Not every'} preset ended at the same optimum; {self.wrong:,.0f} of "
-            f"{self.out:,.0f} samples left out, over all presets, had to come back. "
+def elimination_answer(summary: EliminationSummary, claims: Sequence[Claim]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the answer of the study, the savings of auto with a small cache, and its highlights."""
+    values, seconds, single, wrong, out = [], [], [], 0.0, 0.0
+    for problem in summary.problems():
+        base, auto, reference = (summary.cell(problem, name, "small") for name in ("none", "auto", REFERENCE))
+        if base is None or auto is None:
+            continue
+        less, faster = auto.ratio(base, "kernel_evaluations"), auto.ratio(base, "seconds")
+        if less is not None and faster is not None:
+            values.append(less.median)
+            seconds.append(faster.median)
+        if reference is not None and (times := reference.ratio(auto, "seconds")) is not None:
+            single.append(times.median)
+        cells = summary.presets(problem, "small")
+        wrong += sum(cell.median("n_returned") for cell in cells)
+        out += sum(cell.median("n_eliminated") for cell in cells)
+    highlights = [
+        (f"{span_of(numbers, form)}x", text)
+        for numbers, form, text in (
+            (values, "{:.2f}", "the kernel values of a run without elimination"),
+            (seconds, "{:.2f}", "the time of a run without elimination"),
+            (single, "{:.1f}", "as fast as scikit-learn's SVC"),
         )
-        if self.single:
-            text += f"Against scikit-learn's single thread auto was {span_of(self.single, '{:.1f}')} times as fast. "
-        return text + count
+        if numbers
+    ]
+    highlights.append((tally(claims), "claims hold here"))
+    count = f"{tally(claims)} claims hold here."
+    if not values:
+        return f"This study did not run both none and auto with a small cache. {count}", highlights
+    same = [claim.holds for claim in claims if claim.holds is not None and claim.name.startswith("Every preset")]
+    text = (
+        f"With the small cache, elimination (auto) computed {span_of(values, '{:.2f}')} times the kernel values of a "
+        f"run without it, in {span_of(seconds, '{:.2f}')} times the time. "
+        f"{'Every' if same and all(same) else 'Not every'} preset ended at the same optimum; {wrong:,.0f} of "
+        f"{out:,.0f} samples left out, over all presets, had to come back. "
+    )
+    if single:
+        text += f"Against scikit-learn's single thread auto was {span_of(single, '{:.1f}')} times as fast. "
+    return text + count, highlights

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from dsgd.report.theme import TEXT
 from dsgd.study.agents import ALONE, GRAPHS, ONE_MACHINE, run_agents
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_keep, sizes_of
-from dsgd.study.frame.report import data_table, joined, line_of
+from dsgd.study.frame.report import data_table, joined, line_of, lines_of
 from dsgd.study.frame.rows import Cell, Row, Run, Stat, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Interval, as_points, as_times, average
@@ -264,14 +265,9 @@ def _size_tables(sizes: Sequence[_Size]) -> list[Table]:
 
 def _graph_table(sizes: Sequence[_Size]) -> Table:
     """Return what the graphs are."""
-    columns: dict[str, Callable[[Cell], str]] = {
-        "graph": lambda cell: cell.graph,
-        "neighbours at most": lambda cell: str(cell.neighbours),
-        "spectral gap": lambda cell: f"{cell.gap:.3f}",
-    }
     cells = [cell for name, cell in (sizes[0].cells if sizes else {}).items() if name in GRAPHS]
     note = "Gap: one minus the second largest modulus of an eigenvalue of the weights; Metropolis weights."
-    return Table.of("Graphs", cells, columns, note)
+    return Table.of("Graphs", cells, "graph = graph | neighbours at most = neighbours | spectral gap = gap:.3f", note)
 
 
 def _machine_table(sets: Sequence[_Set]) -> Table:
@@ -486,20 +482,16 @@ def _highlights(sizes: Sequence[_Size], sets: Sequence[_Set]) -> list[tuple[str,
     return found[:4]
 
 
-def _look(name: str) -> dict[str, Any]:
-    """Return how a graph is drawn; that with which all are compared stands out."""
-    return {"colour": TEXT, "marker": "", "dash": "dashed"} if name == ONE_MACHINE else {}
+# That with which all are compared stands out.
+_LOOKS: Final = {ONE_MACHINE: {"colour": TEXT, "marker": "", "dash": "dashed"}}
 
 
 def _courses(sizes: Sequence[_Size]) -> Figure:
     """Return the excess risk along the steps, for the fewest, some, and the most rows of an agent."""
     panels = []
     for size in sizes if len(sizes) <= 4 else [sizes[k * (len(sizes) - 1) // 3] for k in range(4)]:
-        lines = []
-        for number, name in enumerate(_NAMES):
-            if name in size.cells:
-                steps, errors = ([at.median for at in size.cells[name].along(one)] for one in ("steps", "error"))
-                lines.append(line_of(name, steps, errors, number, **_look(name) | {"marker": ""}))
+        points = {name: size.cells[name].curve() if name in size.cells else [] for name in _NAMES}
+        lines = lines_of(points, lambda at: at["steps"], lambda at: at["error"], _LOOKS, marker="")
         panels.append(Panel(f"{size.rows:,} rows per agent", Axis("steps", "log"), Axis("excess risk", "log"), lines))
     return Figure("features_steps", "Excess risk by steps", _STEPS, panels, columns=2)
 
@@ -507,11 +499,8 @@ def _courses(sizes: Sequence[_Size]) -> Figure:
 def _risk_figure(sizes: Sequence[_Size], along: str) -> Figure:
     """Return the lowest excess risk of all graphs along rows or features."""
     name, axis, caption = _RISKS[along]
-    lines = []
-    for number, graph in enumerate(_NAMES):
-        own = [size for size in sizes if graph in size.cells and size.cells[graph].stat("best")]
-        x, stats = [float(getattr(size, along)) for size in own], [size.cells[graph].stat("best") for size in own]
-        lines.append(line_of(graph, x, [stat for stat in stats if stat], number, **_look(graph)))
+    points = {graph: [(size, size.cells[graph]) for size in sizes if graph in size.cells] for graph in _NAMES}
+    lines = lines_of(points, lambda at: float(getattr(at[0], along)), lambda at: at[1].stat("best"), _LOOKS)
     panel = Panel("", Axis(axis, "log"), Axis("lowest excess risk", "log"), lines)
     return Figure(f"features_{name}", f"Excess risk by {axis}", caption, [panel], columns=1)
 
@@ -534,18 +523,23 @@ def _machines(sets: Sequence[_Set]) -> Figure:
             f"features, {epochs} epochs": [cell for cell in one.cells if cell.epochs == epochs]
             for epochs in dict.fromkeys(cell.epochs for cell in one.cells)
         }
-        lines = []
-        for number, (label, cells) in enumerate([*kinds.items(), (EXACT, [one.exact] if one.exact else [])]):
-            style: dict[str, Any] = {"colour": TEXT, "marker": "diamond"} if label == EXACT else {}
-            seconds, accuracy = ([cell.median(name) for cell in cells] for name in ("seconds", "accuracy"))
-            lines.append(line_of(label, seconds, accuracy, number, names=[_name(cell) for cell in cells], **style))
+        kinds |= {EXACT: [one.exact] if one.exact else []}
+        lines = [
+            replace(line, names=list(map(_name, kinds[line.label])))
+            for line in lines_of(
+                kinds, lambda cell: cell.median("seconds"), lambda cell: cell.median("accuracy"),
+                {EXACT: {"colour": TEXT, "marker": "diamond"}},
+            )
+        ]  # fmt: skip
         panels.append(Panel(one.dataset, Axis("training", "log", "s"), Axis("accuracy", unit="%"), lines))
     return Figure("features_machines", "Features beside the exact machine", _MACHINES, panels)
 
 
 def _errors(values: Sequence[Cell]) -> Figure:
-    x, names = [float(cell.features) for cell in values], ("plain", "orthogonal")
-    lines = [line_of(name, x, [cell.median(name) for cell in values], number) for number, name in enumerate(names)]
+    lines = [
+        line_of(name, [float(cell.features) for cell in values], [cell.median(name) for cell in values], number)
+        for number, name in enumerate(("plain", "orthogonal"))
+    ]
     panel = Panel("", Axis("features", "log"), Axis("error of kernel values", "log"), lines)
     return Figure("features_values", "Error of kernel values by features", _VALUES, [panel], columns=1)
 
@@ -567,17 +561,17 @@ STUDY: Final = Study(
             demo=tuple(DataSource(name, 1_000, 1_000) for name in ("covtype-subset", "mnist", "ijcnn1")),
         ),
         "components": Option(
-            (100, 300, 1_000, 3_000, 10_000), "Features of a row of machines, as 100,1000.", numbers=True, least=1,
+            (100, 300, 1_000, 3_000, 10_000), "Features of a row of machines, as 100,1000.", least=1,
             demo=(100, 300, 1_000), may_be_empty=True,
         ),
-        "epochs": Option((10, 40), "Epochs of machines, as 10,40.", numbers=True, least=1, demo=(5, 20)),
+        "epochs": Option((10, 40), "Epochs of machines, as 10,40.", least=1, demo=(5, 20)),
         "agents": Option(25, "Agents.", least=3),
         "rows_per_agent": Option(
-            (10, 25, 100, 400, 1_600, 6_400), "Rows of each agent, as 10,100,1000.", numbers=True, least=1,
+            (10, 25, 100, 400, 1_600, 6_400), "Rows of each agent, as 10,100,1000.", least=1,
             demo=(10, 100, 1_600), may_be_empty=True,
         ),
         "features": Option(
-            (25, 50, 100, 200, 400, 800), "Features of a row of agents, as 25,100.", numbers=True, least=1,
+            (25, 50, 100, 200, 400, 800), "Features of a row of agents, as 25,100.", least=1,
             demo=(25, 100), may_be_empty=True,
         ),
         # Of agents whose features vary, and whose rows do.

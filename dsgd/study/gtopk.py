@@ -21,32 +21,15 @@ import numpy as np
 from dsgd.collectives.cost import Link
 from dsgd.compress import DGC, GTopK
 from dsgd.errors import InvalidParameterError
-from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, byte_text
+from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table
 from dsgd.sim import SimulatedCluster
+from dsgd.study import gtopk_cost as cost
 from dsgd.study.dnn import Digits, described, load_digits
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, place_name
 from dsgd.study.frame.report import data_table, line_of
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
-from dsgd.study.gtopk_cost import (
-    HERE,
-    MODELS,
-    PUBLISHED,
-    SPEEDS,
-    WARM_UP,
-    assumed_steps,
-    check_gtopk_claims,
-    efficiency_figure,
-    efficiency_table,
-    lost_share,
-    mass_figure,
-    measured_steps,
-    parts_table,
-    published_steps,
-    scaling,
-    scaling_table,
-)
 from dsgd.study.published import STATEMENTS, as_points
 from dsgd.sync import MinibatchSGD
 from dsgd.types import AnyArray, FloatVector, IntVector
@@ -363,16 +346,10 @@ def summarise_courses(rows: Sequence[Row]) -> list[Lesson]:
 
 def _course_table(lesson: Lesson) -> Table:
     dense_bytes = lesson.dense.median("bytes_sent")
-    columns: dict[str, Callable[[Cell], str]] = {
-        "sums": lambda cell: cell.strategy,
-        "accuracy": lambda cell: f"{cell.median('test_accuracy'):.2%}",
-        "- dense, 95 %": lambda cell: lesson.gap(cell),
-        "test loss": lambda cell: f"{cell.median('test_loss'):.4f}",
-        "loss - dense, 95 %": lambda cell: lesson.gap(cell, "test_loss"),
-        "training loss": lambda cell: f"{cell.median('train_loss'):.4f}",
-        "sent": lambda cell: byte_text(cell.median("bytes_sent")),
-        "dense / sent": lambda cell: f"{dense_bytes / cell.median('bytes_sent'):.0f}x",
-    }
+    columns = (
+        "sums = strategy | accuracy = test_accuracy:.2% | - dense, 95 % = gap | test loss = test_loss:.4f | "
+        "loss - dense, 95 % = loss | training loss = train_loss:.4f | sent = bytes_sent:B | dense / sent = times"
+    )
     first = lesson.dense.rows[0]
     least = (
         "" if first["least_loss"] is None else f" No model can have a lower mean loss than {first['least_loss']:.4f}."
@@ -382,7 +359,10 @@ def _course_table(lesson: Lesson) -> Table:
         f"a rank in a step; tested on {first['test_rows']:,} others, {len(lesson.dense.rows)} seeds. Sent: by all "
         f"ranks, with the warm-up.{least}"
     )
-    return Table.of(lesson.name, lesson.cells, columns, note)
+    return Table.of(
+        lesson.name, lesson.cells, columns, note, gap=lesson.gap, loss=lambda cell: lesson.gap(cell, "test_loss"),
+        times=lambda cell: f"{dense_bytes / cell.median('bytes_sent'):.0f}x",
+    )  # fmt: skip
 
 
 def check_convergence(lessons: Sequence[Lesson]) -> list[Claim]:
@@ -416,30 +396,26 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     link, most = Link(latency_s=study.latency / 1e3, byte_s=1e-9 / study.bandwidth), sizes[-1]
     by_size = [
         [
-            *published_steps(size, link, study.share),
-            *measured_steps(rows, size, link, study.share),
-            *([] if study.tflops is None else assumed_steps(size, study.tflops, link, study.share)),
+            *cost.published_steps(size, link, study.share),
+            *cost.measured_steps(rows, size, link, study.share),
+            *([] if study.tflops is None else cost.assumed_steps(size, study.tflops, link, study.share)),
         ]
         for size in sizes
     ]
     curves = [list(own) for own in zip(*by_size, strict=True)]
     steps, lessons = by_size[-1], summarise_courses(rows)
-    claims = check_gtopk_claims(steps, most, [row for row in rows if "seconds" in row])
+    claims = cost.check_gtopk_claims(steps, most, [row for row in rows if "seconds" in row])
     lost = [
         {"ranks": size, "put_back": put_back, "conserving": conserving}
-        for size, (put_back, conserving) in zip(_MERGED, map(lost_share, _MERGED), strict=True)
+        for size, (put_back, conserving) in zip(_MERGED, map(cost.lost_share, _MERGED), strict=True)
     ]
     lost_text = f"{lost[-1]['put_back']:.1%}"
-    mass_columns = {
-        "ranks": lambda row: f"{row['ranks']}",
-        "put-back": lambda row: f"{row['put_back']:.2%}",
-        "conserving": lambda row: f"{row['conserving']:.2%}",
-    }
+    mass_columns = "ranks = ranks | put-back = put_back:.2% | conserving = conserving:.2%"
     tables = [
         *map(_course_table, lessons),
-        scaling_table(steps, most),
-        efficiency_table(curves, sizes),
-        parts_table(steps),
+        cost.scaling_table(steps, most),
+        cost.efficiency_table(curves, sizes),
+        cost.parts_table(steps),
         Table.of("Chosen mass that is neither applied nor kept", lost, mass_columns),
     ]
     published = [(lesson, cell) for lesson in lessons if (cell := one_of(lesson.cells, strategy="gtop-k"))]
@@ -448,7 +424,9 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     for basis in dict.fromkeys(step.basis for step in steps):
         own = [number for number, step in enumerate(steps) if step.basis == basis]
         inside, inside_topk = (sum(bool(claims[2 * number + of].holds) for number in own) for of in (0, 1))
-        whose = {PUBLISHED: "the compute times of the authors", HERE: "those of one thread here"}.get(basis, basis)
+        whose = {cost.PUBLISHED: "the compute times of the authors", cost.HERE: "those of one thread here"}.get(
+            basis, basis
+        )
         gained.append(f"with {whose} for {inside} of {len(own)} networks, and over Top-k for {inside_topk}")
     answer = [
         f"The accuracy of gTop-k less that of dense sums is {', and '.join(said)}." if said else "",
@@ -478,8 +456,8 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "claims": [*check_convergence(lessons), *claims],
         "figures": [
             *([_courses_figure(lessons)] if lessons else []),
-            efficiency_figure(curves, sizes),
-            mass_figure(_MERGED, [(row["put_back"], row["conserving"]) for row in lost]),
+            cost.efficiency_figure(curves, sizes),
+            cost.mass_figure(_MERGED, [(row["put_back"], row["conserving"]) for row in lost]),
         ],
         "data": [data_table([row for row in rows if "curve" in row], "a row", "commonest label")] if lessons else [],
         "tables": tables,
@@ -522,7 +500,7 @@ def _share(value: float) -> None:
 def _check(study: Study) -> None:
     if not study.momentum < 1:
         raise InvalidParameterError(f"the study gtopk: momentum={study.momentum} must lie in [0, 1).")
-    scaling(MODELS[0], study.ranks, 1.0)  # refuses ranks that it cannot have
+    cost.scaling(cost.MODELS[0], study.ranks, 1.0)  # refuses ranks that it cannot have
 
 
 def _tasks(study: Study) -> list[Digits]:
@@ -556,15 +534,15 @@ STUDY: Final = Study(
         "momentum": Option(0.9, least=0),
         # Share of the entries that is sent, and those of the first epochs.
         "density": Option(0.001, above=0, check=_share),
-        "warm_up": Option(WARM_UP, above=0, check=_share, may_be_empty=True),
+        "warm_up": Option(cost.WARM_UP, above=0, check=_share, may_be_empty=True),
         "timing": Option(
             True, "Time the published networks on one thread here.", flags=("--timing/--no-timing",)
         ),
-        "networks": Option(tuple(SPEEDS), choices=tuple(SPEEDS), may_be_empty=True),
+        "networks": Option(tuple(cost.SPEEDS), choices=tuple(cost.SPEEDS), may_be_empty=True),
         "repeats": Option(5, least=1, demo=3),
         "ranks": Option(32, "Ranks of the tables, a power of two.", panel=_COST),
         "tflops": Option(
-            None, "Also with computing at so many million million operations a second.", real=True, panel=_COST
+            None, "Also with computing at so many million million operations a second.", of=float, panel=_COST
         ),
         "latency": Option(0.436, "Milliseconds of an empty message.", panel=_COST, least=0),
         "bandwidth": Option(1 / 9, "Gigabytes a second between two ranks.", panel=_COST, above=0),
@@ -580,7 +558,7 @@ STUDY: Final = Study(
             },
             _time, ("repeats",), together=("model",),
             derive=lambda run: {
-                "batch": SPEEDS[run.model].batch or _SENTENCES, "batches": list(_TIMED[run.model]),
+                "batch": cost.SPEEDS[run.model].batch or _SENTENCES, "batches": list(_TIMED[run.model]),
             },
         ),
         Grid(

@@ -25,19 +25,19 @@ from dsgd.report import (
     Panel,
     Table,
     Words,
-    byte_text,
     figure_text,
     period_axis,
     seconds_text,
     span_of,
 )
-from dsgd.report.theme import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, Colour, ramp
+from dsgd.report.figures import Dash
+from dsgd.report.theme import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, ramp
 from dsgd.report.theme import PHASES as SHOWN_PHASES
 from dsgd.runtime.deployment import Gang
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.data import DataSource, objective, place, score, spent
-from dsgd.study.frame.report import data_table, joined, line_of, tally, time_text
+from dsgd.study.frame.data import DataSource, classifier, objective, place, score, spent
+from dsgd.study.frame.report import data_table, joined, line_of, lines_of, tally, time_text
 from dsgd.study.frame.rows import Cell, Row, Run, Stat, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import FIGURES, SOURCES, STATEMENTS
@@ -104,20 +104,10 @@ def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
 
 
 def _model(run: Run, where: Any, *, max_iter: int) -> SGDClassifier:
-    study = run.study
-    return SGDClassifier(
-        loss=study.loss,
-        alpha=study.alpha,
-        learning_rate=study.schedule,
-        fit_intercept=study.fit_intercept,
-        max_iter=max_iter,
-        tol=None,
-        random_state=run.seed,
-        # One rank has no peers: its epochs are not cut into rounds.
-        sync=EpochAveraging() if run.every is None else LocalSGD(every=run.every),
-        n_jobs=run.ranks,
-        client=Gang(where, transport="auto" if isinstance(where, SimulatedCluster) else "tcp"),
-    )
+    # One rank has no peers: its epochs are not cut into rounds.
+    sync = EpochAveraging() if run.every is None else LocalSGD(every=run.every)
+    gang = Gang(where, transport="auto" if isinstance(where, SimulatedCluster) else "tcp")
+    return classifier(run, fit_intercept=run.fit_intercept, max_iter=max_iter, sync=sync, n_jobs=run.ranks, client=gang)
 
 
 # -- reading rows --------------------------------------------------------------------------------------------------
@@ -269,6 +259,16 @@ def _same_accuracy(one: _Set) -> Claim:
 
 # -- tables --------------------------------------------------------------------------------------------------------
 
+# Columns by heading; nothing is exchanged on one rank.
+_COLUMNS: Final = {
+    "ranks": "ranks", "every": "period", "time s": "train_s:3", "compute s": "compute_s:3", "encode s": "encode_s:3",
+    "wire s": "wire_s:3", "wait s": "wait_s:3", "comm. share": "share", "comm. saved": "saved",
+    "x sequential": "times", "accuracy": "accuracy", "lowest": "lowest", "highest": "highest",
+    "balanced": "balanced_accuracy:.2%", "F1": "f1:.3f", "training accuracy": "train_accuracy:.2%",
+    "objective": "objective:.4f", "dispersion": "dispersion:.2g", "exchanges": "rounds:,.0f", "sent": "bytes_sent:B",
+    "peak memory": "peak_rss_bytes:B",
+}  # fmt: skip
+_EXCHANGED: Final = ("encode s", "wire s", "wait s", "comm. share", "dispersion", "exchanges", "sent")
 _BRIEF: Final = (
     "ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy", "balanced", "exchanges",
 )  # fmt: skip
@@ -288,54 +288,47 @@ def results_table(rows: Sequence[Row], dataset: str, columns: Sequence[str]) -> 
 
 
 def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
-    found = [_result(one, cell) for cell in one.cells]
+    def share(cell: Cell) -> str:
+        spent_s = sum(cell.median(f"{phase}_s") for phase in (*PHASES, "other"))
+        return f"{_communicated(cell) / spent_s:.1%}" if spent_s else "-"
+
+    def saved(cell: Cell) -> str:
+        first = one_of(one.cells, ranks=cell.ranks, every=1)
+        before = first.median("communication_s") if first and cell.every not in (None, 1) else 0.0
+        return f"{1 - _communicated(cell) / before:.1%}" if before > 0 else "-"
+
+    def times(cell: Cell) -> str:
+        base = one.sequential.median("train_s") if one.sequential else 0.0
+        return figure_text(base / cell.median("train_s")) if base else "-"
+
+    def end(cell: Cell, name: str) -> str:
+        accuracy = cell.stat("test_accuracy")
+        return f"{getattr(accuracy, name):.2%}" if accuracy else "-"
+
     notes = ["Medians over seeds."]
     if "comm. saved" in columns:
         notes.append("Seconds and bytes per rank; comm. = wire + wait; saved: against every=1 on as many ranks.")
-    if any(cells["accuracy"].endswith("*") for cells in found):
+    if any(map(_is_trivial, one.cells)):
         notes.append("* no better than always predicting the commonest label.")
-    rows = [tuple(cells[name] for name in columns) for cells in found]
-    return Table(f"{title} on {one.name}", columns, rows, " ".join(notes), n_text=0)
+    found = Table.of(
+        f"{title} on {one.name}", one.cells, " | ".join(f"{name} = {_COLUMNS[name]}" for name in columns),
+        " ".join(notes), 0, period=_every, share=share, saved=saved, times=times,
+        accuracy=lambda cell: f"{cell.median('test_accuracy'):.2%}" + "*" * _is_trivial(cell),
+        lowest=lambda cell: end(cell, "low"), highest=lambda cell: end(cell, "high"),
+    )  # fmt: skip
+    alone = [
+        tuple("-" if cell.ranks == 1 and name in _EXCHANGED else text for name, text in zip(columns, row, strict=True))
+        for cell, row in zip(one.cells, found.rows, strict=True)
+    ]
+    return replace(found, rows=alone)
+
+
+def _communicated(cell: Cell) -> float:
+    return cell.median("wire_s") + cell.median("wait_s")
 
 
 def _every(cell: Cell) -> str:
     return "sequential" if cell.every is None else f"{cell.every:,}"
-
-
-def _result(one: _Set, cell: Cell) -> dict[str, str]:
-    """Return every column of a cell by its heading."""
-    phases, median = {phase: cell.median(f"{phase}_s") for phase in (*PHASES, "other")}, cell.median
-    communication, spent_s = phases["wire"] + phases["wait"], sum(phases.values())
-    first = one_of(one.cells, ranks=cell.ranks, every=1)
-    before = first.median("communication_s") if first else 0.0
-    base = one.sequential.median("train_s") if one.sequential else None
-    accuracy, f1 = cell.stat("test_accuracy"), cell.stat("f1")
-    dispersion, memory = cell.stat("dispersion"), cell.stat("peak_rss_bytes")
-    found = {
-        "ranks": str(cell.ranks),
-        "every": _every(cell),
-        "time s": figure_text(median("train_s")),
-        "compute s": figure_text(phases["compute"]),
-        **{f"{phase} s": figure_text(phases[phase]) for phase in ("encode", "wire", "wait")},
-        "comm. share": f"{communication / spent_s:.1%}" if spent_s else "-",
-        "comm. saved": f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
-        "x sequential": figure_text(base / median("train_s")) if base else "-",
-        "accuracy": f"{median('test_accuracy'):.2%}" + "*" * _is_trivial(cell),
-        "lowest": f"{accuracy.low:.2%}" if accuracy else "-",
-        "highest": f"{accuracy.high:.2%}" if accuracy else "-",
-        "balanced": f"{median('balanced_accuracy'):.2%}",
-        "F1": f"{f1.median:.3f}" if f1 else "-",
-        "training accuracy": f"{median('train_accuracy'):.2%}",
-        "objective": f"{median('objective'):.4f}",
-        "dispersion": f"{dispersion.median:.2g}" if dispersion else "-",
-        "exchanges": f"{median('rounds'):,.0f}",
-        "sent": byte_text(median("bytes_sent")),
-        "peak memory": byte_text(memory.median) if memory else "-",
-    }
-    if cell.ranks == 1:  # nothing is exchanged
-        exchanged = ("encode s", "wire s", "wait s", "comm. share", "dispersion", "exchanges", "sent")
-        found |= dict.fromkeys(exchanged, "-")
-    return found
 
 
 def _reached(row: Row, target: float) -> tuple[int, float] | None:
@@ -381,63 +374,52 @@ _MOST_WORDS: Final = 8
 
 def _figures(sets: Sequence[_Set]) -> list[Figure]:
     """Return the figures of a study; none if it ran nothing on more than one rank."""
-    if not any(one.ranks for one in sets):
-        return []
     figures = []
-    for name, title, caption, kinds in _FIGURES:
+    for name, title, caption, kinds in _FIGURES if any(one.ranks for one in sets) else ():
         if len(kinds) == 3:  # a line of panels for each dataset
-            figures.append(Figure(name, title, caption, [kind(one) for one in sets for kind in kinds], columns=3))
+            panels, columns = [kind(one) for one in sets for kind in kinds], 3
         else:
-            columns = len(kinds) if len(sets) == 1 else min(3, len(sets))
             panels = [kind(one) for kind in kinds for one in sets]
-            figures.append(Figure(name, title, caption, panels, columns=max(2, columns)))
+            columns = max(2, len(kinds) if len(sets) == 1 else min(3, len(sets)))
+        figures.append(Figure(name, title, caption, panels, columns))
     return figures
 
 
-def _periods(one: _Set) -> Axis:
-    return period_axis(_PERIOD, sorted({cell.every for cell in one.cells if cell.every is not None}))
+def _panel(one: _Set, title: str, y: Axis, marks: Sequence[Mark]) -> Panel:
+    """Return a panel against the period."""
+    x = period_axis(_PERIOD, sorted({cell.every for cell in one.cells if cell.every is not None}))
+    return Panel(f"{one.name}: {title}" if title else one.name, x, y, marks)
 
 
-def _per_ranks(one: _Set, pick: Callable[[Cell], Stat | None]) -> list[Mark]:
+def _per_ranks(one: _Set, pick: Callable[[Cell], Stat | None] | str) -> list[Mark]:
     """Return one line per number of ranks against the period, with the range over seeds."""
-    lines: list[Mark] = []
-    for number, ranks in enumerate(one.ranks):
-        points = [(cell.every, stat) for cell in one.parallel(ranks) if (stat := pick(cell)) is not None]
-        if points:
-            lines.append(line_of(f"{ranks} processes", [x for x, _ in points], [y for _, y in points], number))
-    return lines
+    return [*lines_of({f"{ranks} processes": one.parallel(ranks) for ranks in one.ranks}, "every", pick)]
 
 
 def _level(one: _Set, column: str, label: str = _SEQUENTIAL) -> list[Mark]:
     return [Level(one.sequential.median(column), label)] if one.sequential else []
 
 
-def _phase_seconds(cells: Sequence[Cell]) -> list[list[float]]:
-    return [[cell.median(f"{phase}_s") for phase in SHOWN_PHASES] for cell in cells]
-
-
 def _total_time(one: _Set) -> Panel:
-    marks = [*_per_ranks(one, lambda cell: cell.stat("train_s")), *_level(one, "train_s")]
-    return Panel(f"{one.name}: training time", _periods(one), Axis("training time", "log", "s"), marks)
+    marks = [*_per_ranks(one, "train_s"), *_level(one, "train_s")]
+    return _panel(one, "training time", Axis("training time", "log", "s"), marks)
 
 
 def _shares(one: _Set) -> Panel:
     """Shares of the phases as stacked bars, with the seconds of the run above each."""
     # Totals differ by a factor of a hundred and more over the periods: as heights, all but the first would vanish.
     cells = one.parallel()
-    splits, floor = _phase_seconds(cells), [0.0] * len(cells)
+    places, floor = list(range(len(cells))), [0.0] * len(cells)
+    splits = [[cell.median(f"{phase}_s") for phase in SHOWN_PHASES] for cell in cells]
     marks: list[Mark] = []
     for number, phase in enumerate(SHOWN_PHASES):
         top = [low + split[number] / sum(split) for low, split in zip(floor, splits, strict=True)]
-        sides = [place - 0.37 for place in range(len(cells))], [place + 0.37 for place in range(len(cells))]
-        names = [
-            f"every: {cell.every:,}, {seconds_text(split[number])}" for cell, split in zip(cells, splits, strict=True)
-        ]
+        names = [f"every: {c.every:,}, {seconds_text(split[number])}" for c, split in zip(cells, splits, strict=True)]
+        sides = [place - 0.37 for place in places], [place + 0.37 for place in places]
         marks.append(Bars(phase, *sides, floor, top, PHASE_COLOURS[number], names))
         floor = top
     if len(cells) <= _MOST_WORDS:
-        texts = [seconds_text(float(f"{cell.median('train_s'):.2g}")) for cell in cells]
-        marks.append(Words(list(range(len(cells))), floor, texts))
+        marks.append(Words(places, floor, [seconds_text(float(f"{cell.median('train_s'):.2g}")) for cell in cells]))
     title = f"{one.name}: where it goes" + (f" ({cells[0].ranks} processes)" if cells else "")
     every = Axis(_PERIOD, ticks={float(place): f"{cell.every:,}" for place, cell in enumerate(cells)}, grid=False)
     share = Axis("share of rank time", unit="%", low=0.0, high=1.1, ticks={n / 5: f"{20 * n}%" for n in range(6)})
@@ -447,9 +429,8 @@ def _shares(one: _Set) -> Panel:
 def _accuracy(one: _Set) -> Panel:
     stats = [stat for cell in one.cells if (stat := cell.stat("test_accuracy")) is not None]
     low, high = min(stat.low for stat in stats), max(stat.high for stat in stats)
-    marks = [*_per_ranks(one, lambda cell: cell.stat("test_accuracy")), *_level(one, "test_accuracy")]
-    majority = one.cells[0].median("majority_accuracy")
-    title = f"{one.name}: test accuracy"
+    marks = [*_per_ranks(one, "test_accuracy"), *_level(one, "test_accuracy")]
+    majority, title = one.cells[0].median("majority_accuracy"), "test accuracy"
     if majority > low - 0.05:
         marks.append(Level(majority, "commonest label", MUTED, "dotted"))
         low, high = min(low, majority), max(high, majority)
@@ -457,29 +438,22 @@ def _accuracy(one: _Set) -> Panel:
         title += f", commonest label {majority:.1%}"
     # At least a point high, so that a tenth of a point does not look like a cliff.
     middle, half = (low + high) / 2, 0.58 * max(0.01, high - low)
-    axis = Axis("test accuracy", unit="%", low=middle - half, high=middle + half)
-    return Panel(title, _periods(one), axis, marks)
+    return _panel(one, title, Axis("test accuracy", unit="%", low=middle - half, high=middle + half), marks)
 
 
 def _phases(one: _Set) -> Panel:
-    cells = one.parallel()
-    marks: list[Mark] = []
-    for number, phase in enumerate(SHOWN_PHASES):
-        points = [
-            (cell.every or 1, split[number])
-            for cell, split in zip(cells, _phase_seconds(cells), strict=True)
-            if split[number] > 0
-        ]
-        if points:
-            x, y = zip(*points, strict=True)
-            marks.append(Line(phase, x, y, PHASE_COLOURS[number], PHASE_MARKERS[number]))
+    groups = {phase: [c for c in one.parallel() if c.median(f"{phase}_s") > 0] for phase in SHOWN_PHASES}
+    marks: list[Mark] = [
+        Line(phase, [c.every for c in cells], [c.median(f"{phase}_s") for c in cells], colour, marker)
+        for (phase, cells), colour, marker in zip(groups.items(), PHASE_COLOURS, PHASE_MARKERS, strict=True)
+        if cells
+    ]
     marks += _level(one, "train_s", "sequential run, in all")
-    return Panel(one.name, _periods(one), Axis("per rank", "log", "s"), marks)
+    return _panel(one, "", Axis("per rank", "log", "s"), marks)
 
 
 def _communication(one: _Set) -> Panel:
-    marks = _per_ranks(one, lambda cell: cell.stat("communication_s"))
-    return Panel(f"{one.name}: wire + wait", _periods(one), Axis("per rank", "log", "s"), marks)
+    return _panel(one, "wire + wait", Axis("per rank", "log", "s"), _per_ranks(one, "communication_s"))
 
 
 def _communication_share(one: _Set) -> Panel:
@@ -496,7 +470,7 @@ def _communication_share(one: _Set) -> Panel:
             x, shares = [cell.every for cell in cells], [cell.median("communication_s") / before for cell in cells]
             marks.append(line_of(f"{ranks} processes", x, shares, number, dash="solid"))
     marks.append(Level(1 - _REDUCTION, "98 % less", VERMILION, "solid"))
-    return Panel(f"{one.name}: against every=1", _periods(one), Axis("share of every=1", "log", "%"), marks)
+    return _panel(one, "against every=1", Axis("share of every=1", "log", "%"), marks)
 
 
 def _under(base: Cell | None, cell: Cell) -> Stat | None:
@@ -506,47 +480,41 @@ def _under(base: Cell | None, cell: Cell) -> Stat | None:
 
 
 def _over_sequential(one: _Set) -> Panel:
-    marks = _per_ranks(one, partial(_under, one.sequential))
-    marks.append(Level(1.0, _SEQUENTIAL))
-    for ranks in one.ranks[-1:]:
-        marks.append(Level(float(ranks), f"ideal for {ranks} processes", MUTED, "dotted"))
-    axis = Axis("times the sequential run", unit="x", low=0.0)
-    return Panel(f"{one.name}: over the sequential run", _periods(one), axis, marks)
+    marks = [*_per_ranks(one, partial(_under, one.sequential)), Level(1.0, _SEQUENTIAL)]
+    marks += [Level(float(ranks), f"ideal for {ranks} processes", MUTED, "dotted") for ranks in one.ranks[-1:]]
+    return _panel(one, "over the sequential run", Axis("times the sequential run", unit="x", low=0.0), marks)
 
 
 def _over_frequent(one: _Set) -> Panel:
     marks = _per_ranks(one, lambda cell: _under(one_of(one.cells, ranks=cell.ranks, every=1), cell))
-    return Panel(f"{one.name}: over every=1", _periods(one), Axis("times every=1", unit="x", low=0.0), marks)
+    return _panel(one, "over every=1", Axis("times every=1", unit="x", low=0.0), marks)
 
 
 def _convergence(one: _Set, against: str) -> Panel:
     cells = one.parallel()
+    shown = [
+        (cell, f"every={cell.every:,}", colour, MARKERS[number % len(MARKERS)])
+        for number, (cell, colour) in enumerate(zip(cells, ramp(len(cells)), strict=True))
+    ]
     marks: list[Mark] = []
-    for number, (cell, colour) in enumerate(zip(cells, ramp(len(cells)), strict=True)):
-        marks += _curve(cell, against, f"every={cell.every:,}", colour, MARKERS[number % len(MARKERS)])
-    if one.sequential:
-        marks += _curve(one.sequential, against, _SEQUENTIAL, TEXT)
+    for cell, label, colour, marker in [*shown, *([(one.sequential, _SEQUENTIAL, TEXT, "")] if one.sequential else [])]:
+        # The curve of the median seed.
+        rows = sorted((row for row in cell.rows if row.get("curve")), key=lambda row: float(row["train_s"]))
+        curve: list[dict[str, Any]] = rows[len(rows) // 2]["curve"] if rows else []
+        points = [(at[against], at["train_loss"]) for at in curve if at["train_loss"] is not None]
+        if points:
+            dash: Dash = "solid" if marker else "dashed"
+            marks.append(Line(label, *map(list, zip(*points, strict=True)), colour, marker, dash, 1.5, 5.0))
     positive = all(value > 0 for mark in marks for value in mark.values("y"))
     axis = Axis("epochs") if against == "epoch" else Axis("time", "log", "s")
     loss = Axis("training loss", "log" if positive else "linear")
     return Panel(f"{one.name}: loss against {'epochs' if against == 'epoch' else 'time'}", axis, loss, marks)
 
 
-def _curve(cell: Cell, against: str, label: str, colour: Colour, marker: str = "") -> list[Mark]:
-    """Return the curve of the median seed."""
-    rows = sorted((row for row in cell.rows if row.get("curve")), key=lambda row: float(row["train_s"]))
-    points: list[dict[str, Any]] = rows[len(rows) // 2]["curve"] if rows else []
-    points = [point for point in points if point["train_loss"] is not None]
-    if not points:
-        return []
-    x, y = [point[against] for point in points], [point["train_loss"] for point in points]
-    return [Line(label, x, y, colour, marker, "solid" if marker else "dashed", 1.5, 5.0)]
-
-
 def _dispersion(one: _Set) -> Panel:
-    marks = _per_ranks(one, lambda cell: cell.stat("dispersion"))
+    marks = _per_ranks(one, "dispersion")
     axis = Axis("mean squared distance", "log" if any(any(mark.values("y")) for mark in marks) else "linear")
-    return Panel(one.name, _periods(one), axis, marks)
+    return _panel(one, "", axis, marks)
 
 
 _FIGURES: Final[Sequence[tuple[str, str, str, Sequence[Callable[[_Set], Panel]]]]] = (
@@ -695,9 +663,9 @@ STUDY: Final = Study(
                 DataSource("epsilon-like", 8_000, 16_000),
             ),
         ),
-        "ranks": Option((1, 2), "Worker processes, as 1,2,4.", numbers=True, least=1),
+        "ranks": Option((1, 2), "Worker processes, as 1,2,4.", least=1),
         "every": Option(
-            (1, 4, 16, 64, 256, 512, 1024, 4096), "Samples between two synchronisations, as 1,16,256.", numbers=True,
+            (1, 4, 16, 64, 256, 512, 1024, 4096), "Samples between two synchronisations, as 1,16,256.",
             least=1,
         ),
         "seeds": options.seeds(),

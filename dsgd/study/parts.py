@@ -28,7 +28,7 @@ from scipy.sparse.csgraph import connected_components
 from dsgd.collectives.algorithms.packed_trees import pack_duplex, pack_rings, packed_plan, ring_trees
 from dsgd.collectives.algorithms.packing import DGX_1P, DGX_1V, Packing, subgraph
 from dsgd.collectives.algorithms.whole import plan_schedule
-from dsgd.report import Axis, Figure, Level, Line, Panel, Table
+from dsgd.report import Axis, Figure, Level, Line, Panel, Table, span_of
 from dsgd.report.theme import MARKERS, SERIES
 from dsgd.sim import NETWORKS, Network
 from dsgd.sim.events import play_rounds
@@ -117,20 +117,24 @@ def parts_table(parts: Sequence[PartOfBox]) -> Table:
     groups: dict[tuple[str, int], list[PartOfBox]] = {}
     for part in parts:
         groups.setdefault((part.box, len(part.members)), []).append(part)
-    columns = {
-        "box": lambda own: own[0].box,
-        "accelerators": lambda own: str(len(own[0].members)),
-        "sets": lambda own: str(sum(part.n_sets for part in own)),
-        "unlike": lambda own: str(len(own)),
-        "without ring": lambda own: str(sum(part.n_sets for part in own if not part.n_rings)),
-        "trees over rings": lambda own: _span([part.ratio for part in own]),
-        "by capacities": lambda own: _span([part.bound for part in own]),
-        "most trees": lambda own: str(max(part.n_trees for part in own)),
-    }
+    rows = [
+        {
+            "box": own[0].box, "size": len(own[0].members), "sets": sum(part.n_sets for part in own),
+            "unlike": len(own), "alone": sum(part.n_sets for part in own if not part.n_rings),
+            "ratio": span_of([part.ratio for part in own], "{:.2f}"),
+            "bound": span_of([part.bound for part in own], "{:.2f}"),
+            "trees": max(part.n_trees for part in own),
+        }
+        for own in groups.values()
+    ]  # fmt: skip
+    columns = (
+        "box = box | accelerators = size | sets = sets | unlike = unlike | without ring = alone | "
+        "trees over rings = ratio | by capacities = bound | most trees = trees"
+    )
     note = (
         "Least to most over the unlike sets; simulated, 512 MiB, nominal rates, PCIe of 10 GB/s where no ring is left."
     )
-    return Table.of("Trees and rings in parts of a box", groups.values(), columns, note)
+    return Table.of("Trees and rings in parts of a box", rows, columns, note)
 
 
 def _measured(box: str, members: tuple[int, ...], n_sets: int) -> PartOfBox:
@@ -176,8 +180,3 @@ def _unlike_parts(links: FloatMatrix, size: int) -> Iterator[tuple[tuple[int, ..
         alike = found.setdefault(min(map(bytes, numbered)) if size < len(links) else b"", [])
         alike.append(members)
     return iter([(alike[0], len(alike)) for alike in found.values()])
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low} to {high}"

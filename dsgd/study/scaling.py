@@ -7,7 +7,7 @@ wires. The published points are in ``published.toml``. The same can be said of a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,25 +16,8 @@ from dsgd.errors import InvalidParameterError
 from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
 from dsgd.report.tables import Claim, Table, byte_text, figure_text
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
+from dsgd.sim import scaling as balances
 from dsgd.sim.network import Network, network_for
-from dsgd.sim.scaling import (
-    INTERCONNECTS,
-    MODELS,
-    NODES,
-    Layer,
-    Node,
-    Placement,
-    ScalingPoint,
-    Sharing,
-    Step,
-    flop_per_byte,
-    node_balance,
-    place_layers,
-    predict_step,
-    scaling_limit,
-    shared_bytes,
-    speedup_curve,
-)
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.study import Option, Study
 from dsgd.study.published import FIGURES, STATEMENTS, Statement, exact
@@ -71,19 +54,19 @@ class PublishedPoint:
         return STATEMENTS[f"pcl/{self.model.lower().replace(' ', '-')}-{self.nodes}-{self.network.lower()}"]
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[balances.Layer, ...]:
         """The layers of the network."""
-        return MODELS[self.model]
+        return balances.MODELS[self.model]
 
     @property
-    def machine(self) -> Node:
+    def machine(self) -> balances.Node:
         """The machine."""
-        return NODES[self.node]
+        return balances.NODES[self.node]
 
     @property
     def wire(self) -> Network:
         """The network between machines."""
-        return INTERCONNECTS[self.network]
+        return balances.INTERCONNECTS[self.network]
 
 
 #: The five points.
@@ -102,8 +85,8 @@ class Predicted:
 
     point: PublishedPoint
     alone_s: float
-    data: ScalingPoint
-    hybrid: ScalingPoint
+    data: balances.ScalingPoint
+    hybrid: balances.ScalingPoint
 
     @property
     def ratio(self) -> float:
@@ -124,16 +107,16 @@ class Predicted:
 def predict_point(point: PublishedPoint) -> Predicted:
     """Return the prediction for a published point."""
     found = _curves(point.layers, [point.nodes], point.batch, point.machine, point.wire)
-    alone = predict_step(point.layers, 1, point.batch, point.machine, point.wire)
+    alone = balances.predict_step(point.layers, 1, point.batch, point.machine, point.wire)
     return Predicted(point, alone.seconds, found["data"][0], found["hybrid"][0])
 
 
 def _curves(
-    layers: Sequence[Layer], nodes: Sequence[int], batch: int, node: Node, network: Network
-) -> dict[Sharing, Sequence[ScalingPoint]]:
+    layers: Sequence[balances.Layer], nodes: Sequence[int], batch: int, node: balances.Node, network: Network
+) -> dict[balances.Sharing, Sequence[balances.ScalingPoint]]:
     """Return the speed-up against nodes, data parallel and hybrid."""
-    ways: tuple[Sharing, ...] = ("data", "hybrid")
-    return {way: speedup_curve(layers, nodes, batch, node, network, sharing=way) for way in ways}
+    ways: tuple[balances.Sharing, ...] = ("data", "hybrid")
+    return {way: balances.speedup_curve(layers, nodes, batch, node, network, sharing=way) for way in ways}
 
 
 def node_counts(most: int) -> list[int]:
@@ -165,7 +148,8 @@ def vary(point: PublishedPoint) -> list[float]:
     found = []
     for machine, network, overlaps in cases:
         alone, together = (
-            predict_step(point.layers, n, point.batch, machine, network, overlaps=overlaps) for n in (1, point.nodes)
+            balances.predict_step(point.layers, n, point.batch, machine, network, overlaps=overlaps)
+            for n in (1, point.nodes)
         )
         found.append(alone.seconds / together.seconds)
     return found
@@ -176,18 +160,12 @@ def vary(point: PublishedPoint) -> list[float]:
 
 def _points_table(predicted: Sequence[Predicted]) -> Table:
     """Return the published speed-ups beside the predicted ones."""
-    columns: dict[str, Callable[[Predicted], str]] = {
-        "point": lambda found: found.point.name,
-        "batch": lambda found: f"{found.point.batch:,}",
-        "published": lambda found: f"{found.point.speedup:g}x",
-        "data parallel": lambda found: f"{found.data.speedup:.1f}x",
-        "hybrid": lambda found: f"{found.hybrid.speedup:.1f}x",
-        "hybrid / published": lambda found: f"{found.ratio:.2f}",
-        "step ms": lambda found: f"{1e3 * found.hybrid.step.seconds:.1f}",
-        "waited ms": lambda found: f"{1e3 * found.hybrid.step.exposed_s:.1f}",
-        "unexplained ms": lambda found: f"{1e3 * found.unexplained_s:.1f}",
-        "sent / node": lambda found: byte_text(found.hybrid.step.n_bytes),
-    }
+    columns = (
+        "point = point.name | batch = point.batch:, | published = point.speedup:{:g}x | "
+        "data parallel = data.speedup:{:.1f}x | hybrid = hybrid.speedup:{:.1f}x | hybrid / published = ratio:.2f | "
+        "step ms = hybrid.step.seconds*1e3:.1f | waited ms = hybrid.step.exposed_s*1e3:.1f | "
+        "unexplained ms = unexplained_s*1e3:.1f | sent / node = hybrid.step.n_bytes:B"
+    )
     note = (
         "Data parallel, hybrid: predicted. Step, waited, sent: of the hybrid. Unexplained: how much longer a step "
         "would take for the published speed-up on the assumed machine."
@@ -198,21 +176,19 @@ def _points_table(predicted: Sequence[Predicted]) -> Table:
 def _assumptions_table(predicted: Sequence[Predicted]) -> Table:
     """Return what is assumed of the machines and wires."""
     points = {(found.point.node, found.point.network): found.point for found in predicted}.values()
-    columns: dict[str, Callable[[PublishedPoint], str]] = {
-        "machine and wire": lambda point: f"{point.node}, {point.network}",
-        "from": lambda point: f"{point.machine.source}. Wire: {point.wire.source}",
-        "TFLOP/s": lambda point: f"{point.machine.flop_per_s / 1e12:.2f}",
-        "reached: conv. / matrix": lambda point: (
-            f"{point.machine.conv_efficiency:.0%} / {point.machine.linear_efficiency:.0%}"
-        ),
-        "memory GB/s": lambda point: f"{point.machine.memory_bytes_per_s / 1e9:.0f}",
-        "latency us": lambda point: f"{1e6 * point.wire.between.alpha_s:.1f}",
-        "GB/s": lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
-        "balance FLOP/B": lambda point: f"{node_balance(point.machine, point.wire.between):.0f}",
-    }
+    columns = (
+        "machine and wire = {0.node}, {0.network} | from = {0.machine.source}. Wire: {0.wire.source} | "
+        "TFLOP/s = machine.flop_per_s*1e-12:.2f | "
+        "reached: conv. / matrix = {0.machine.conv_efficiency:.0%} / {0.machine.linear_efficiency:.0%} | "
+        "memory GB/s = machine.memory_bytes_per_s*1e-9:.0f | latency us = wire.between.alpha_s*1e6:.1f | GB/s = rate | "
+        "balance FLOP/B = balance"
+    )
     open_points = " ".join(f"{found.point.name}: {found.point.assumed}" for found in predicted)
     note = f"Balance: peak operations a second over bytes a second of the wire. {open_points}"
-    return Table.of("What is assumed", points, columns, note, n_text=2)
+    return Table.of(
+        "What is assumed", points, columns, note, 2, rate=lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
+        balance=lambda point: f"{balances.node_balance(point.machine, point.wire.between):.0f}",
+    )  # fmt: skip
 
 
 def _variations_table(predicted: Sequence[Predicted]) -> Table:
@@ -224,41 +200,42 @@ def _variations_table(predicted: Sequence[Predicted]) -> Table:
     return Table("Predicted speed-up, hybrid, by what is assumed", ("point", "published", *VARIATIONS), rows)
 
 
-def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, title: str) -> Table:
+def layers_table(
+    layers: Sequence[balances.Layer], nodes: int, batch: int, node: balances.Node, network: Network, title: str
+) -> Table:
     """Return one row per layer: its operations per byte, and how it is best shared."""
-    balance = node_balance(node, network.between)
-    columns: dict[str, Callable[[Placement], str]] = {
-        "layer": lambda place: place.layer.name,
-        "shared by": lambda place: place.sharing,
-        "parameters": lambda place: f"{place.layer.n_params:,}",
-        "forward MFLOP": lambda place: figure_text(place.layer.forward_flop / 1e6),
-        "FLOP/B": lambda place: figure_text(flop_per_byte(place.layer, batch / nodes)),
-        "groups x nodes": lambda place: f"{place.groups} x {place.group_size}",
-        "sent / node": lambda place: byte_text(place.n_bytes),
-    }
-    places = [place for place in place_layers(layers, nodes, batch) if place.layer.n_params]
-    limit = scaling_limit(layers, batch, balance)
+    balance = balances.node_balance(node, network.between)
+    columns = (
+        "layer = layer.name | shared by = sharing | parameters = layer.n_params:, | "
+        "forward MFLOP = layer.forward_flop*1e-6:3 | FLOP/B = ratio | groups x nodes = {0.groups} x {0.group_size} | "
+        "sent / node = n_bytes:B"
+    )
+    places = [place for place in balances.place_layers(layers, nodes, batch) if place.layer.n_params]
+    limit = balances.scaling_limit(layers, batch, balance)
     convolutions = f" Its convolutions together are above it up to {limit:.0f} nodes." if limit < float("inf") else ""
     note = (
         f"FLOP/B: operations of a step per byte sent, shared by samples; the balance of the machine is {balance:.0f}."
         f"{convolutions} Groups x nodes in each: samples are divided between groups, weights inside."
     )
-    return Table.of(f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, n_text=2)
+    return Table.of(
+        f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, 2,
+        ratio=lambda place: figure_text(balances.flop_per_byte(place.layer, batch / nodes)),
+    )  # fmt: skip
 
 
-def _curve_table(found: Mapping[Sharing, Sequence[ScalingPoint]], title: str) -> Table:
+def _curve_table(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]], title: str) -> Table:
     """Return speed-up, efficiency and waiting time, one row per number of nodes."""
-    columns: dict[str, Callable[[tuple[ScalingPoint, ScalingPoint]], str]] = {
-        "nodes": lambda pair: str(pair[0].nodes),
-        "data parallel": lambda pair: f"{pair[0].speedup:.2f}x",
-        "hybrid": lambda pair: f"{pair[1].speedup:.2f}x",
-        "efficiency": lambda pair: f"{pair[1].efficiency:.0%}",
-        "step ms": lambda pair: f"{1e3 * pair[1].step.seconds:.3g}",
-        "waited ms": lambda pair: f"{1e3 * pair[1].step.exposed_s:.3g}",
-        "sent / node": lambda pair: byte_text(pair[1].step.n_bytes),
-    }
-    pairs = zip(*found.values(), strict=True)
-    return Table.of(title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.")
+    pairs = [{"data": data, "hybrid": hybrid} for data, hybrid in zip(*found.values(), strict=True)]
+    columns = (
+        "nodes = {0[data].nodes} | data parallel = {0[data].speedup:.2f}x | hybrid = {0[hybrid].speedup:.2f}x | "
+        "efficiency = {0[hybrid].efficiency:.0%} | step ms = step | waited ms = waited | sent / node = sent"
+    )
+    return Table.of(
+        title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.",
+        step=lambda pair: f"{1e3 * pair['hybrid'].step.seconds:.3g}",
+        waited=lambda pair: f"{1e3 * pair['hybrid'].step.exposed_s:.3g}",
+        sent=lambda pair: byte_text(pair["hybrid"].step.n_bytes),
+    )  # fmt: skip
 
 
 def _claims(predicted: Sequence[Predicted]) -> list[Claim]:
@@ -315,14 +292,14 @@ def _speedup_figure(predicted: Sequence[Predicted]) -> Figure:
     return Figure("speedup", "Predicted and published speed-up", caption, panels)
 
 
-def _own_figure(found: Mapping[Sharing, Sequence[ScalingPoint]], title: str) -> Figure:
+def _own_figure(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]], title: str) -> Figure:
     """Return predicted speed-up against nodes of the network of this title, data parallel and hybrid."""
     nodes = [point.nodes for point in found["data"]]
     panel = _speedup_panel(title, nodes, _curve_lines(found))
     return Figure("own-speedup", f"Predicted speed-up: {title}", "Of a step on a fixed batch.", [panel], columns=1)
 
 
-def _curve_lines(found: Mapping[Sharing, Sequence[ScalingPoint]]) -> list[Line]:
+def _curve_lines(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]]) -> list[Line]:
     lines = []
     for way, points in found.items():
         label, colour, marker = _STYLES[way]
@@ -343,9 +320,9 @@ def _ratio_figure(points: Sequence[PublishedPoint]) -> Figure:
     panels = []
     for point in points:
         layers = [layer for layer in point.layers if layer.n_params]
-        ratios = [flop_per_byte(layer, point.batch / point.nodes) for layer in layers]
+        ratios = [balances.flop_per_byte(layer, point.batch / point.nodes) for layer in layers]
         at = list(range(len(layers)))
-        balance = node_balance(point.machine, point.wire.between)
+        balance = balances.node_balance(point.machine, point.wire.between)
         names, style = [layer.name for layer in layers], {"width": 0.0, "size": 9.0}
         dots = Line("layer, shared by samples", at, ratios, BLUE, "circle", names=names, **style)  # type: ignore[arg-type]
         marks: list[Mark] = [Level(balance, "balance of the machine"), dots]
@@ -365,7 +342,7 @@ def _groups_figure(cases: Sequence[tuple[PublishedPoint, int]]) -> Figure:
         layer, nodes = point.layers[number], point.nodes
         title = f"{point.model}, {layer.name}, {nodes} nodes"
         groups = [g for g in range(1, nodes + 1) if nodes % g == 0]
-        sent = [shared_bytes(layer, nodes, g, point.batch) for g in groups]
+        sent = [balances.shared_bytes(layer, nodes, g, point.batch) for g in groups]
         best = min(range(len(groups)), key=lambda k: (sent[k], -groups[k]))
         marks = [
             Line("bytes a node sends", groups, sent, BLUE, "circle"),
@@ -376,12 +353,14 @@ def _groups_figure(cases: Sequence[tuple[PublishedPoint, int]]) -> Figure:
     return Figure("groups", "The best number of groups", caption, panels)
 
 
-def _step_figure(layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, title: str) -> Figure:
+def _step_figure(
+    layers: Sequence[balances.Layer], nodes: int, batch: int, node: balances.Node, network: Network, title: str
+) -> Figure:
     """Return what a node does when, in a data parallel and in a hybrid step."""
     panels = []
     for name, step in (
-        ("data parallel", predict_step(layers, nodes, batch, node, network, sharing="data")),
-        ("hybrid", predict_step(layers, nodes, batch, node, network)),
+        ("data parallel", balances.predict_step(layers, nodes, batch, node, network, sharing="data")),
+        ("hybrid", balances.predict_step(layers, nodes, batch, node, network)),
     ):
         text = f"{name}: {1e3 * step.seconds:.3g} ms, {1e3 * step.exposed_s:.3g} ms of it waiting"
         panels.append(_timeline(text, step))
@@ -392,7 +371,7 @@ def _step_figure(layers: Sequence[Layer], nodes: int, batch: int, node: Node, ne
     return Figure("step", f"A step: {title}", caption, panels, columns=1, height=190, share="x")
 
 
-def _timeline(title: str, step: Step) -> Panel:
+def _timeline(title: str, step: balances.Step) -> Panel:
     rows: list[tuple[str, str, float, Colour]] = [
         ("forward", "forward", 1.0, BLUE),
         ("backward", "backward", 1.0, GREEN),
@@ -417,21 +396,21 @@ def _timeline(title: str, step: Step) -> Panel:
 def _own(study: Study) -> tuple[list[Table], list[Figure]]:
     """Return the curve and the layers of a network of the reader's own."""
     name, share = study.model, study.efficiency
-    node = Node("as given", 1e12 * study.tflops, 1e9 * study.memory, share, share, 2e-5)
-    layers, wire = _layers(name, study.shape), INTERCONNECTS.get(study.network) or network_for(study.network)
+    node = balances.Node("as given", 1e12 * study.tflops, 1e9 * study.memory, share, share, 2e-5)
+    layers, wire = _layers(name, study.shape), balances.INTERCONNECTS.get(study.network) or network_for(study.network)
     found = _curves(layers, study.nodes, study.batch, node, wire)
     title = f"{name}, batch {study.batch:,}, {wire.name}"
     table = layers_table(layers, max(study.nodes), study.batch, node, wire, name)
     return [_curve_table(found, title), table], [_own_figure(found, title)]
 
 
-def _layers(model: str, shape: Sequence[int]) -> tuple[Layer, ...]:
-    if model in MODELS:
-        return MODELS[model]
+def _layers(model: str, shape: Sequence[int]) -> tuple[balances.Layer, ...]:
+    if model in balances.MODELS:
+        return balances.MODELS[model]
     where, colon, name = model.partition(":")
     if not colon:
         raise InvalidParameterError(
-            f"the study scaling: model must be one of {', '.join(MODELS)}, or what makes a module, as "
+            f"the study scaling: model must be one of {', '.join(balances.MODELS)}, or what makes a module, as "
             f"package.module:name. Got {model!r}."
         )
     if not shape:
@@ -497,10 +476,10 @@ STUDY: Final = Study(
             None, "VGG-A, OverFeat-FAST, ASR DNN, or what makes a torch module, as package.module:name.", panel=_PANEL
         ),
         "shape": Option(
-            (), "Shape of a sample of that module, as 3,224,224.", flags=("--input",), numbers=True, panel=_PANEL,
+            (), "Shape of a sample of that module, as 3,224,224.", flags=("--input",), of=int, panel=_PANEL,
             may_be_empty=True,
         ),
-        "nodes": Option((1, 2, 4, 8, 16, 32, 64), "Numbers of nodes.", numbers=True, least=1, panel=_PANEL),
+        "nodes": Option((1, 2, 4, 8, 16, 32, 64), "Numbers of nodes.", least=1, panel=_PANEL),
         "batch": Option(256, "Samples of a step, over all nodes.", least=1, panel=_PANEL),
         "tflops": Option(2.0, "Million million operations a second of a node.", panel=_PANEL),
         "memory": Option(100.0, "Gigabytes a second of its memory.", panel=_PANEL),

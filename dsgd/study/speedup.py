@@ -269,9 +269,9 @@ def _curves(one: _Set, ways: Sequence[tuple[str, int]]) -> Panel:
     marks: list[Line | Level] = [Level(one.target, "target", ORANGE)]
     for number, way in enumerate(ways):
         cells = one.ways.get(way, [])
-        ends = [stat for cell in cells if (stat := cell.stat("fit_s"))]
-        x, y = [stat.median for stat in ends], [cell.median("test_accuracy") for cell in cells]
-        ranges, names = [(s.low, s.high) for s in ends], [f"{_name(way)}, {cell.epochs} epochs" for cell in cells]
+        ends = [(cell, stat) for cell in cells if (stat := cell.stat("fit_s"))]
+        x, ranges = [stat.median for _, stat in ends], [(stat.low, stat.high) for _, stat in ends]
+        y, names = [cell.median("test_accuracy") for cell in cells], [f"{_name(way)}, {c.epochs} epochs" for c in cells]
         marks.append(line_of(_name(way), x, y, number, ranges=ranges, ranges_along="x", names=names))
     return Panel(one.name, Axis("time of a fit", "log", "s"), Axis("test accuracy", unit="%"), marks)
 
@@ -303,9 +303,9 @@ STUDY: Final = Study(
             [DataSource("higgs-like", 4_000_000, 400_000), DataSource("criteo-like", 1_000_000, 100_000)],
             demo=(DataSource("higgs-like", 2_000_000, 100_000), DataSource("criteo-like", 600_000, 50_000)),
         ),
-        "ranks": Option((2,), "Numbers of threads, and of worker processes, as 2,4.", numbers=True, least=2),
+        "ranks": Option((2,), "Numbers of threads, and of worker processes, as 2,4.", least=2),
         "epochs": Option(
-            (1, 2, 5, 10), "Passes over the rows, as 1,2,5: a fit for each number.", numbers=True, least=1, demo=(1, 4)
+            (1, 2, 5, 10), "Passes over the rows, as 1,2,5: a fit for each number.", least=1, demo=(1, 4)
         ),
         "seeds": options.seeds(),
         "alpha": options.alpha(1e-6),

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dsgd.errors import DsgdError, InvalidParameterError
-from dsgd.estimators import SGDClassifier
 from dsgd.kernels.state import SCHEDULES
 from dsgd.report import Axis, Claim, Figure, Level, Mark, Panel
 from dsgd.report.theme import GREY, ORANGE, TEXT
@@ -36,7 +35,7 @@ from dsgd.study.comparison.runs import (
     train_curve,
 )
 from dsgd.study.frame import options
-from dsgd.study.frame.data import DataSource
+from dsgd.study.frame.data import DataSource, classifier
 from dsgd.study.frame.report import data_table, gang_text, joined, where
 from dsgd.study.frame.rows import Row, Run, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
@@ -114,15 +113,7 @@ def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
     described, first = batch.data.describe(), runs[0]
     held = Held(batch.client or _simulated(first), batch.data, first.ranks, first.partition)
     for run in runs:
-        model = SGDClassifier(
-            loss=run.loss,
-            alpha=run.alpha,
-            learning_rate=run.schedule,
-            eta0=run.eta0,
-            tol=None,
-            random_state=run.seed,
-            sync=_strategy(run),
-        )
+        model = classifier(run, eta0=run.eta0, sync=_strategy(run))
         own = held if batch.client else replace(held, where=_simulated(run))
         try:
             yield described | train_curve(model, own, looks(run.epochs))
@@ -268,7 +259,7 @@ STUDY: Final = Study(
         "data": options.data([DataSource("ijcnn1")], demo=(DataSource("webspam-like", 4_000, 4_000),)),
         # Strategies by name, as estimators take them as ``sync``; None is all of them.
         "strategies": Option(None),
-        "ranks": Option((2, 4), "Numbers of ranks, as 2,4.", numbers=True, least=2, demo=(16,)),
+        "ranks": Option((2, 4), "Numbers of ranks, as 2,4.", least=2, demo=(16,)),
         "seeds": options.seeds(),
         "epochs": options.epochs(6),
         "network": options.network(demo="10GbE"),

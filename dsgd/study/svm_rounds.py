@@ -53,15 +53,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from scipy.optimize import nnls
 
-from dsgd.collectives import calibrate
-from dsgd.collectives.cost import (
-    Link,
-    allgather_seconds,
-    allreduce_seconds,
-    broadcast_seconds,
-    choose_algorithm,
-    n_levels,
-)
+from dsgd.collectives import calibrate, cost
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Claim
 from dsgd.runtime.rank import Rank
@@ -81,7 +73,7 @@ from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
 #: What a message costs on the network of a supercomputer.
-FABRIC: Final = Link(latency_s=1.5e-6, byte_s=0.1e-9)
+FABRIC: Final = cost.Link(latency_s=1.5e-6, byte_s=0.1e-9)
 #: What each phase costs: seconds for each of the amounts in the table above, in that order.
 Costs = Mapping[str, Sequence[float]]
 
@@ -137,7 +129,7 @@ class Place:
     """Where ranks run."""
 
     ranks: int
-    link: Link
+    link: cost.Link
     cores: int | None = None
     talk: Literal["tree", "ring"] = "tree"
 
@@ -208,23 +200,25 @@ def _wire_s(phase: str, a: RoundAmounts, place: Place) -> float:
         return 0.0
     q = a.per_round("variables")
     row_bytes = (a.features + 2) * a.value_bytes
-    n_messages = n_levels(ranks) if place.talk == "tree" else ranks - 1
+    n_messages = cost.n_levels(ranks) if place.talk == "tree" else ranks - 1
 
     def short(n_bytes: float) -> float:
-        return allreduce_seconds("recursive_doubling", math.ceil(n_bytes), ranks, link)
+        return cost.allreduce_seconds("recursive_doubling", math.ceil(n_bytes), ranks, link)
 
     if phase == "scan":
         return a.rounds * short(24)
     if phase == "choose":
         n_bytes = math.ceil(28 * q + 16)
-        return a.rounds * (short(n_bytes) if place.talk == "tree" else allgather_seconds(n_bytes, ranks, link, "ring"))
+        return a.rounds * (
+            short(n_bytes) if place.talk == "tree" else cost.allgather_seconds(n_bytes, ranks, link, "ring")
+        )
     if phase == "rows":
         return a.rounds * n_messages * link.latency_s + a.fresh * row_bytes * link.byte_s
     if phase == "solve":
-        return a.rounds * broadcast_seconds(math.ceil(8 * q + 16), ranks, link)
+        return a.rounds * cost.broadcast_seconds(math.ceil(8 * q + 16), ranks, link)
     chunks, n_bytes = math.ceil(a.support / _CHUNK), math.ceil(8 * a.n)
     rows_s = chunks * n_messages * link.latency_s + a.support * (a.features + 2) * 8 * link.byte_s
-    return rows_s + allreduce_seconds(choose_algorithm(n_bytes, ranks), n_bytes, ranks, link)
+    return rows_s + cost.allreduce_seconds(cost.choose_algorithm(n_bytes, ranks), n_bytes, ranks, link)
 
 
 def predict_phases(amounts: RoundAmounts, costs: Costs, place: Place) -> dict[str, PhaseSeconds]:
@@ -260,7 +254,7 @@ def pairwise_seconds(
     iterations: float, looked: float, features: int, costs: Sequence[float], place: Place
 ) -> PhaseSeconds:
     """Return the predicted seconds of the published algorithm."""
-    levels, link = n_levels(place.ranks), place.link
+    levels, link = cost.n_levels(place.ranks), place.link
     work = place.load * (iterations * costs[0] + 2.0 * looked / place.ranks * costs[1])
     messages = _REDUCTIONS * link.latency_s + 2.0 * (link.latency_s + 16.0 * features * link.byte_s)
     return PhaseSeconds(work, iterations * levels * messages)
@@ -303,7 +297,7 @@ class MeasuredRun:
 
     settings: RunSettings
     ranks: int
-    link: Link
+    link: cost.Link
     seconds: float
     amounts: RoundAmounts
     objective: float
@@ -327,7 +321,7 @@ def observe(settings: RunSettings, ranks: int, client: Any = None) -> MeasuredRu
 def _observe(rank: Rank, data: None, settings: RunSettings) -> MeasuredRun:
     """Solve the problem together with the other ranks, and say what that took; a rank program."""
     del data
-    link = calibrate(rank.group) if rank.group.size > 1 else Link(byte_s=0.0)
+    link = calibrate(rank.group) if rank.group.size > 1 else cost.Link(byte_s=0.0)
     with open_pool(1) as pool:
         _Rows(settings, _SMALL).solve(rank, pool)
         rows, taken = _Rows(settings, settings.problem.rows), []

@@ -23,33 +23,23 @@ from dsgd.ledger import PHASES
 from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_text, period_axis, series
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
-from dsgd.study.frame.data import DataSource, objective, place, score
+from dsgd.study.frame.data import DataSource, classifier, objective, place, score
 from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import STATEMENTS, Interval, ratio, were_busy
-from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
-from dsgd.sync.adaptive import (
-    QSR,
-    AbstractRule,
-    AdaComm,
-    BudgetedPeriod,
-    CommFloor,
-    DynamicAveraging,
-    FixedPeriod,
-    PostLocal,
-    VarianceBand,
-)
+from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD, adaptive
 
 __all__ = ["STUDY"]
 
 # The default of ``sync="auto"``, and the run of one rank.
 _AUTO, _ALONE = "auto", "sequential"
 #: Every rule by its name in a study.
-RULES: Final[Mapping[str, AbstractRule]] = MappingProxyType(
+RULES: Final[Mapping[str, adaptive.AbstractRule]] = MappingProxyType(
     {
-        _AUTO: CommFloor(), "fixed": FixedPeriod(), "adacomm": AdaComm(), "qsr": QSR(), "variance-band": VarianceBand(),
-        "dynamic": DynamicAveraging(), "budget": BudgetedPeriod(), "post-local": PostLocal(),
+        _AUTO: adaptive.CommFloor(), "fixed": adaptive.FixedPeriod(), "adacomm": adaptive.AdaComm(),
+        "qsr": adaptive.QSR(), "variance-band": adaptive.VarianceBand(), "dynamic": adaptive.DynamicAveraging(),
+        "budget": adaptive.BudgetedPeriod(), "post-local": adaptive.PostLocal(),
     }
 )  # fmt: skip
 # Raised when the same settings come to mean a different run. Since 2, simulated ranks hold the rows that workers hold.
@@ -180,16 +170,8 @@ class _Curve:
 
 
 def _model(run: Run, where: Any, epochs: int) -> SGDClassifier:
-    return SGDClassifier(
-        loss=run.loss,
-        alpha=run.alpha,
-        max_iter=epochs,
-        tol=None,
-        random_state=run.seed,
-        sync=_strategy(run),
-        n_jobs=None if isinstance(where, SimulatedCluster) else run.ranks,
-        client=where,
-    )
+    jobs = None if isinstance(where, SimulatedCluster) else run.ranks
+    return classifier(run, max_iter=epochs, sync=_strategy(run), n_jobs=jobs, client=where)
 
 
 # -- reading rows --------------------------------------------------------------------------------------------------
@@ -421,20 +403,20 @@ def regret_table(rows: Sequence[Row]) -> Table:
 def _sweep_table(one: _Set) -> Table:
     """Return all policies on a set."""
     lowest, highest = (figure_text(limit(one.targets.values())) for limit in (min, max))
-    columns = {
-        "policy": lambda cell: cell.policy,
-        "ms to target": lambda cell: f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
-        "regret": lambda cell: _times(one.regret(cell)),
-        "ms of first epoch": lambda cell: f"{1e3 * statistics.median(r['curve'][0]['seconds'] for r in cell.rows):.2f}",
-        "communication %": lambda cell: f"{100 * cell.median('share'):.1f}",
-        "period in the end": lambda cell: str(cell.period),
-        "accuracy %": lambda cell: "-" if cell.accuracy is None else f"{100 * cell.accuracy:.2f}",
-    }
+    columns = (
+        "policy = policy | ms to target = target | regret = regret | ms of first epoch = first | "
+        "communication % = share*100:.1f | period in the end = {0.period} | accuracy % = accuracy*100:.2f"
+    )
     note = (
         f"Target: an objective of {lowest} to {highest}, by seed. Runs without an accuracy were far behind after "
         "their first epoch and ended there."
     )
-    return Table.of(f"{one.dataset}: every policy", (*one.sweep, *one.rules), columns, note)
+    return Table.of(
+        f"{one.dataset}: every policy", (*one.sweep, *one.rules), columns, note,
+        target=lambda cell: f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
+        regret=lambda cell: _times(one.regret(cell)),
+        first=lambda cell: f"{1e3 * statistics.median(row['curve'][0]['seconds'] for row in cell.rows):.2f}",
+    )  # fmt: skip
 
 
 def _time_panel(one: _Set) -> Panel:
@@ -482,7 +464,7 @@ STUDY: Final = Study(
             may_be_empty=True,
         ),
         "every": Option(
-            tuple(2**power for power in range(13)), "The fixed periods, as 1,16,256.", numbers=True, least=1,
+            tuple(2**power for power in range(13)), "The fixed periods, as 1,16,256.", least=1,
             demo=(16, 64, 256, 1024, 4096),
         ),
         "ranks": Option(2, "Worker processes.", least=2),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -26,7 +26,7 @@ from dsgd.local.objective import n_params
 from dsgd.report import Axis, Claim, Figure, Panel, Table, figure_text, span_of
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, checksum_of, load_or_keep
-from dsgd.study.frame.report import joined, line_of
+from dsgd.study.frame.report import joined, line_of, lines_of
 from dsgd.study.frame.rows import Cell, Row, Run, cells_of, one_of, only
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES, STATEMENTS, Statement, as_times, average, exact, largest, ratio, were_busy
@@ -369,14 +369,10 @@ def _answer(problems: Mapping[str, Sequence[_Course]], draws: Sequence[Cell]) ->
 
 
 def _problem_table(rows: Sequence[Row]) -> Table:
-    columns = {
-        "problem": lambda row: row["dataset"],
-        "rows are": lambda row: row["source"],
-        "objective": lambda row: f"{row['loss']}, alpha {row['alpha']:g}",
-        "rows": lambda row: f"{row['rows']:,}",
-        "features": lambda row: f"{row['features']:,}",
-        "checksum": lambda row: row["checksum"],
-    }
+    columns = (
+        "problem = dataset | rows are = source | objective = {0[loss]}, alpha {0[alpha]:g} | rows = rows:, | "
+        "features = features:, | checksum = checksum"
+    )
     return Table.of("Problems", rows, columns, n_text=3)
 
 
@@ -385,38 +381,40 @@ def _course_table(problems: Mapping[str, Sequence[_Course]]) -> Table:
         factor = _times(problems[cell.dataset], _SGD, cell.method)
         return "-" if factor is None else as_times(factor) if factor < _BEYOND else f"over {as_times(_BEYOND)}"
 
-    columns = {
-        "problem": lambda cell: cell.dataset,
-        "method": lambda cell: cell.method,
-        "error": lambda cell: f"{cell.error():.1e}",
-        "SGD, drawn, over it": over,
-        f"after {_PASSES} passes": lambda cell: f"{cell.error('after'):.1e}",
-        "ms": lambda cell: figure_text(1e3 * cell.median("seconds")),
-    }
+    columns = (
+        f"problem = dataset | method = method | error = error | SGD, drawn, over it = over | "
+        f"after {_PASSES} passes = after | ms = seconds*1e3:3"
+    )
     note = (
         "Error: the objective less its minimum, mean over the second half of the epochs and over seeds. The minimum is "
         "the lowest objective that any method reached, SAGA in six times as many epochs among them. Milliseconds of "
         "all steps, medians."
     )
     cells = [cell for own in problems.values() for cell in own]
-    return Table.of("Distance to the minimum", cells, columns, note, n_text=2)
+    return Table.of(
+        "Distance to the minimum", cells, columns, note, 2, error=lambda cell: f"{cell.error():.1e}", over=over,
+        after=lambda cell: f"{cell.error('after'):.1e}",
+    )  # fmt: skip
 
 
 def _draw_table(draws: Sequence[Cell]) -> Table:
-    columns = {
-        "rows": lambda cell: f"{_size(cell):,}",
-        "drawn, ns": lambda cell: figure_text(cell.stat("drawn_ns").low),
-        "uniform, ns": lambda cell: figure_text(cell.stat("uniform_ns").low),
-        "each once, ns": lambda cell: figure_text(cell.stat("walk_ns").low),
-        "over uniform": lambda cell: as_times(_over(cell, "uniform_ns")),
-        "over each once": lambda cell: as_times(_over(cell, "walk_ns")),
-        "groups read": lambda cell: str(_groups(cell)),
-    }
+    columns = (
+        "rows = rows:,.0f | drawn, ns = drawn | uniform, ns = uniform | each once, ns = walk | over uniform = times | "
+        "over each once = slower | groups read = groups"
+    )
     note = (
         "Nanoseconds of a step on 22 float32 numbers, the shortest repetitions. A draw reads one group of eight "
         "numbers on each level of the tree."
     )
-    return Table.of("Cost of a draw", draws, columns, note)
+
+    def least(name: str) -> Callable[[Cell], str]:
+        return lambda cell: figure_text(min(cell.column(name).values()))
+
+    return Table.of(
+        "Cost of a draw", draws, columns, note, drawn=least("drawn_ns"), uniform=least("uniform_ns"),
+        walk=least("walk_ns"), times=lambda cell: as_times(_over(cell, "uniform_ns")),
+        slower=lambda cell: as_times(_over(cell, "walk_ns")), groups=lambda cell: str(_groups(cell)),
+    )  # fmt: skip
 
 
 _AGAINST: Final = {
@@ -430,11 +428,11 @@ def _course_figure(problems: Mapping[str, Sequence[_Course]], along: str) -> Fig
     unit: Literal["", "s"] = "s" if along == "seconds" else ""
     panels = []
     for name, cells in problems.items():
-        lines = []
-        for number, cell in enumerate(cells):
-            gaps = [max(at.median - cell.minimum, _LEAST) for at in cell.along("objective")]
-            x = [at.median for at in cell.along(along)]
-            lines.append(line_of(cell.method, x, gaps, number, marker=""))
+        points = {
+            cell.method: [(at[along], max(at["objective"] - cell.minimum, _LEAST)) for at in cell.curve()]
+            for cell in cells
+        }
+        lines = lines_of(points, lambda at: at[0], lambda at: at[1], marker="")
         across = Axis("passes" if along == "passes" else "time", "linear" if along == "passes" else "log", unit)
         panels.append(Panel(name, across, Axis("objective - minimum", "log"), lines))
     name = "variance" if along == "passes" else "variance_seconds"
@@ -469,7 +467,7 @@ STUDY: Final = Study(
         "sizes": Option(
             (1_000, 10_000, 100_000, 1_000_000, 10_000_000),
             "Numbers of rows for which steps are timed, as 1000,1000000; a million take 90 MB.",
-            numbers=True, least=2, demo=(1_000, 10_000, 100_000, 1_000_000),
+            least=2, demo=(1_000, 10_000, 100_000, 1_000_000),
         ),
         "repeats": Option(5, "Repetitions of what is timed.", least=1),
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -262,40 +262,40 @@ def _highlights(result: TuningResult) -> list[tuple[str, str]]:
 
 
 def _table(result: TuningResult) -> Table:
-    columns: dict[str, Callable[[Trial], str]] = {
-        "candidate": lambda trial: trial.candidate.label,
-        "rung": lambda trial: str(trial.rung),
-        "epochs": lambda trial: str(len(trial.curve)),
-        "epoch, predicted ms": lambda trial: _number(1e3 * trial.candidate.predicted_s),
-        "epoch, measured ms": lambda trial: _number(1e3 * trial.epoch_s),
-        "to target, predicted s": lambda trial: _number(trial.predicted_s),
-        "to target, measured s": lambda trial: _number(trial.seconds),
-        f"best {result.metric}": lambda trial: "-" if math.isinf(trial.best_score) else f"{trial.best_score:.4f}",
-        "note": lambda trial: trial.note,
-    }
+    columns = (
+        "candidate = candidate.label | rung = rung | epochs = epochs | epoch, predicted ms = predicted | "
+        f"epoch, measured ms = measured | to target, predicted s = sooner | to target, measured s = target | "
+        f"best {result.metric} = score | note = note"
+    )
     note = f"The target is {result.metric} {result.target:.4f}: the best that was reached, less {result.margin:g}."
-    return Table.of("Candidates", result.table, columns, note)
+    return Table.of(
+        "Candidates", result.table, columns, note, epochs=lambda trial: str(len(trial.curve)),
+        predicted=lambda trial: _number(1e3 * trial.candidate.predicted_s),
+        measured=lambda trial: _number(1e3 * trial.epoch_s), sooner=lambda trial: _number(trial.predicted_s),
+        target=lambda trial: _number(trial.seconds),
+        score=lambda trial: "-" if math.isinf(trial.best_score) else f"{trial.best_score:.4f}",
+    )  # fmt: skip
 
 
 def _fragments(result: TuningResult) -> list[Table]:
     """Return the table of what is predicted of fragments, if there is anything."""
     if not result.fragments:
         return []
-    columns: dict[str, Callable[[Fragments], str]] = {
-        "period, rows": lambda one: f"{one.period:,}",
-        "steps, ms": lambda one: figure_text(1e3 * one.steps_s),
-        "exchange, ms": lambda one: figure_text(1e3 * one.exchange_s),
-        "fragments": lambda one: str(one.strategy.fragments),
-        "lost steps": lambda one: f"{1.0 - one.strategy.kept:.1%}",
-        "predicted gain": lambda one: f"{one.gain:.2f}x",
-        "tried": lambda one: "yes" if one.pays else "no: whole models get as far as soon",
-    }
+    columns = (
+        "period, rows = period:, | steps, ms = steps_s*1e3:3 | exchange, ms = exchange_s*1e3:3 | "
+        "fragments = strategy.fragments | lost steps = lost | predicted gain = gain:{:.2f}x | tried = tried"
+    )
     note = (
         "A model in F fragments, each exchanged beside the steps of the next round, in place of a whole model that "
         "ranks wait for: by the costs of this cluster, with the number of fragments that gains most. One in 2 F of the "
         "steps is lost. Hidden fragments pay where an exchange takes more than 1 / (2 F - 1) of the steps of a period."
     )
-    return [Table.of("Fragments", result.fragments, columns, note)]
+    return [
+        Table.of(
+            "Fragments", result.fragments, columns, note, lost=lambda one: f"{1.0 - one.strategy.kept:.1%}",
+            tried=lambda one: "yes" if one.pays else "no: whole models get as far as soon",
+        )
+    ]  # fmt: skip
 
 
 def _rungs(result: TuningResult) -> Figure | None:

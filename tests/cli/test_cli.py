@@ -260,13 +260,6 @@ def test_error_is_one_line_with_a_remedy(
     assert message in errors
 
 
-def test_usage_error_has_status_2(run: Run) -> None:
-    """An option that does not exist ends with status 2."""
-    status, _, errors = run("fit", "--dataa", "x")
-    assert status == 2
-    assert "--dataa" in errors
-
-
 def test_error_of_a_rank_is_shown_without_its_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """A failed rank is one line: rank, worker, host, and the last line of its traceback."""
     cause = "Traceback (most recent call last):\n  File ...\nValueError: no rows"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common import suite, timing
+from benchmarks.common import measuring, suite
 
 ROOT = Path(__file__).parents[2]
 ALL = suite.benchmarks()
@@ -51,7 +51,7 @@ def test_every_option_that_a_benchmark_reads_is_one_that_it_has(benchmark):
     read = set()
     for function in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body:
         if isinstance(function, ast.FunctionDef):
-            parsed = {a.arg for a in function.args.args if a.annotation and "Namespace" in ast.unparse(a.annotation)}
+            parsed = {a.arg for a in function.args.args if a.annotation and "Options" in ast.unparse(a.annotation)}
             attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
             read |= {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id in parsed}
     for argv in ([], ["--quick"]):
@@ -110,9 +110,9 @@ def test_turns_go_round_and_warm_up_does_not_count():
     """Methods are called in turn, every other turn the other way round if so asked; the first turns are left out."""
     calls = []
     methods = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
-    found = timing.in_turns(methods, 3, warm_up=1, alternate=True)
+    found = measuring.in_turns(methods, 3, warm_up=1, alternate=True)
     assert "".join(calls) == "ba" + "ab" + "ba" + "ab"
     assert [turn.value for turn in found["a"]] == [3, 6, 7]
     assert all(turn.seconds >= 0 and turn.cpu_s >= 0 for turns in found.values() for turn in turns)
-    assert timing.ratio([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == 2.0
-    assert timing.spread([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == "2.00 (1.00 to 3.00)"
+    assert measuring.ratio([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == 2.0
+    assert measuring.spread([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == "2.00 (1.00 to 3.00)"

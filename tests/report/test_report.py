@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dsgd.errors import DsgdError
 from dsgd.report import Axis, Figure, Level, Line, Panel, page
 from dsgd.report.figures import texts_at
-from dsgd.report.png import canvas, draw, spread, vectors
+from dsgd.report.png import canvas, draw, vectors
 from dsgd.report.provenance import load
 from dsgd.report.tables import sort_value
 from dsgd.report.theme import BLUE, GREEN, GRID, TEXT, VERMILION, boxes_along, boxes_at, place_labels
@@ -101,19 +101,6 @@ def test_shared_sides_have_the_same_ends() -> None:
     panels = [EVERY_MARK.panels[0].__class__("", Axis(), Axis(), shown) for shown in marks]
     assert Figure("a", "", "", panels, share="x").limits("x") == [pytest.approx((-0.24, 6.24))] * 2
     assert Figure("a", "", "", panels).limits("y")[1][1] > 9.0
-
-
-def test_labels_that_would_touch_are_moved_apart_and_stay_in_order() -> None:
-    """Places with room stay; the others end at least the room apart, around where they wanted to be."""
-    assert spread([0.0, 5.0, 10.0], 2.0) == [0.0, 5.0, 10.0]
-    assert spread([1.0, 1.0], 2.0) == [0.0, 2.0]
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        places = rng.uniform(0, 1, 7)
-        moved = np.array(spread(list(places), 0.1))
-        order = np.argsort(places)
-        assert (np.diff(moved[order]) >= 0.1 - 1e-9).all()
-        assert moved.mean() == pytest.approx(places.mean())
 
 
 def test_load_is_what_others_use_now(monkeypatch) -> None:

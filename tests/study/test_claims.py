@@ -14,20 +14,8 @@ import pytest
 from dsgd import SGDClassifier, compress, kernel_approximation, local, sync
 from dsgd.__main__ import main
 from dsgd.errors import InvalidParameterError
-from dsgd.study import DataSource, msf, run_study
-from dsgd.study.claims import (
-    MEASURE_OF,
-    MEASURES,
-    Measure,
-    chosen,
-    claims_of,
-    codes,
-    overview_table,
-    registry,
-    run_claims,
-)
+from dsgd.study import claims as api
 from dsgd.study.claims.contests import Versus, judge_accuracy, judge_objective, judge_over
-from dsgd.study.claims.fits import fewest
 from dsgd.study.claims.registry import verdict_of
 from dsgd.study.comparison.result import Comparison
 from dsgd.study.comparison.runs import SEQUENTIAL
@@ -56,11 +44,11 @@ def test_every_statement_says_who_published_what_where() -> None:
 
 def test_every_statement_has_a_measure_and_every_measure_a_statement() -> None:
     """What is written down is measured by one function, and nothing is measured that is written down elsewhere."""
-    assert set(MEASURE_OF) == set(STATEMENTS)
-    measured = [one for measure in MEASURES.values() for one in measure.statements]
+    assert set(api.MEASURE_OF) == set(STATEMENTS)
+    measured = [one for measure in api.MEASURES.values() for one in measure.statements]
     assert len(measured) == len(STATEMENTS)
     assert all(STATEMENTS[one.key] == one for one in measured)
-    for name, measure in MEASURES.items():
+    for name, measure in api.MEASURES.items():
         assert name == measure.name
         assert callable(measure.run)
         assert measure.what.endswith(".")
@@ -88,12 +76,12 @@ def test_every_source_names_a_class_and_what_switches_it_on() -> None:
 
 def test_what_is_chosen_is_a_source_a_claim_or_a_measure() -> None:
     """Words choose statements in the order of the registry; a word that chooses none is refused with those that do."""
-    assert [one.key for one in chosen(["diloco"])] == ["diloco/bytes", "diloco/objective"]
-    assert [one.key for one in chosen(["gtopk/topk", "msf/accuracy"])] == ["msf/accuracy", "gtopk/topk"]
-    assert chosen(["trees"]) == [STATEMENTS["blink/trees"]]
-    assert len(chosen()) == len(STATEMENTS)
+    assert [one.key for one in api.chosen(["diloco"])] == ["diloco/bytes", "diloco/objective"]
+    assert [one.key for one in api.chosen(["gtopk/topk", "msf/accuracy"])] == ["msf/accuracy", "gtopk/topk"]
+    assert api.chosen(["trees"]) == [STATEMENTS["blink/trees"]]
+    assert len(api.chosen()) == len(STATEMENTS)
     with pytest.raises(InvalidParameterError, match=r"'gtop'.*gtopk, "):
-        chosen(["gtop"])
+        api.chosen(["gtop"])
 
 
 def row(strategy: str, seed: int, **found: Any) -> dict[str, Any]:
@@ -138,14 +126,6 @@ def test_comparisons_decide_by_what_both_methods_reach() -> None:
     assert said[0].key == "diloco/bytes"
 
 
-def test_what_is_needed_least_is_the_first_count_that_is_enough() -> None:
-    """Counts are tried as they ascend, and none after the first that is enough; infinity where none is."""
-    tried: list[int] = []
-    assert fewest((1, 2, 4, 8), lambda n: bool(tried.append(n)) or n >= 3) == 4.0
-    assert tried == [1, 2, 4]
-    assert fewest((1, 2), lambda n: False) == float("inf")
-
-
 def test_a_method_that_diverges_confirms_nothing() -> None:
     """Ours fails, and nothing is decided beside another that diverges."""
     versus = Versus(STATEMENTS["slowmo/objective"], judge_objective, "ours", "other")
@@ -157,7 +137,7 @@ def test_a_method_that_diverges_confirms_nothing() -> None:
 def test_a_statement_that_nothing_was_measured_for_says_what_it_needs() -> None:
     """A measure returns a claim or more for each statement, and those without one are not run."""
     measured = STATEMENTS["blink/trees"].not_run("d", "first"), STATEMENTS["blink/trees"].not_run("e", "second")
-    measure = Measure(
+    measure = api.Measure(
         "m",
         (STATEMENTS["gtopk/growth"], STATEMENTS["blink/trees"]),
         "W.",
@@ -178,7 +158,7 @@ def test_the_overview_has_a_row_for_each_statement() -> None:
     ]
     claims.append(STATEMENTS["blink/trees"].said("c", "6", "holds", "", baseline="4: rings"))
     assert [verdict_of(claims[:2]), verdict_of(claims[2:])] == ["1/2 hold", "holds"]
-    table = overview_table(claims, chosen(["gtopk/topk", "trees"]))
+    table = api.overview_table(claims, api.chosen(["gtopk/topk", "trees"]))
     assert [(cells[0], cells[-2], cells[-1]) for cells in table.rows] == [
         ("1/2 hold", "2x, +1", "-"),
         ("holds", "6", "4: rings"),
@@ -187,25 +167,25 @@ def test_the_overview_has_a_row_for_each_statement() -> None:
 
 def test_measures_are_resumed_and_say_how_far_they_are(tmp_path: Path) -> None:
     """Two measures leave two rows; a second call makes none, and claims come back as they were."""
-    statements, told = chosen(["sums", "low-rank"]), []
-    first = list(run_claims(statements, tmp_path, on_progress=told.append))
+    statements, told = api.chosen(["sums", "low-rank"]), []
+    first = list(api.run_claims(statements, tmp_path, on_progress=told.append))
     assert told == ["1 of 2: low-rank", "2 of 2: sums"]
-    assert list(run_claims(statements, tmp_path)) == first
-    claims = claims_of(first, chosen(["powersgd/ratio"]))
+    assert list(api.run_claims(statements, tmp_path)) == first
+    claims = api.claims_of(first, api.chosen(["powersgd/ratio"]))
     assert [(claim.ours, claim.verdict, claim.system) for claim in claims] == [("136x", "holds", "PowerSGD")]
     assert claims[0].interval is not None
-    assert len(claims_of(first, chosen(["gtopk"]))) == 1
+    assert len(api.claims_of(first, api.chosen(["gtopk"]))) == 1
 
 
 def test_a_statement_that_changes_is_judged_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A row does not stand for another margin: the measure is made again, and judges by the new one."""
     asked = [STATEMENTS["blink/trees"]]
-    assert next(run_claims(asked, tmp_path))["claims"][0]["holds"] is True
+    assert next(api.run_claims(asked, tmp_path))["claims"][0]["holds"] is True
     harder = replace(STATEMENTS["blink/trees"], margin=Margin(7.0))
-    measure = replace(MEASURES["trees"], statements=(harder,))
-    monkeypatch.setattr(codes, "STATEMENTS", {**STATEMENTS, "blink/trees": harder})
-    monkeypatch.setattr(registry, "MEASURES", {"trees": measure})
-    assert next(run_claims(asked, tmp_path))["claims"][0]["holds"] is False
+    measure = replace(api.MEASURES["trees"], statements=(harder,))
+    monkeypatch.setattr(api.codes, "STATEMENTS", {**STATEMENTS, "blink/trees": harder})
+    monkeypatch.setattr(api.registry, "MEASURES", {"trees": measure})
+    assert next(api.run_claims(asked, tmp_path))["claims"][0]["holds"] is False
 
 
 def test_the_command_leaves_a_page_and_a_file_of_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,14 +208,3 @@ def test_the_command_leaves_a_page_and_a_file_of_claims(tmp_path: Path, capsys: 
     assert "Every statement" in capsys.readouterr().out
     assert main(["claims", "--only", "trees", "--list", "--json"]) == 0
     assert [one["key"] for one in json.loads(capsys.readouterr().out)] == ["blink/trees"]
-
-
-def test_the_study_of_the_period_runs_on_simulated_ranks(tmp_path: Path) -> None:
-    """With a network no worker is started, and seconds are the same in every run."""
-    data = (DataSource("ijcnn1-like", 200, 100),)
-    study = msf.STUDY.replace(data=data, ranks=(4,), every=(1, 16), seeds=(0,), epochs=1, network="10GbE")
-    runs = [[run.row for run in run_study(study, tmp_path / name)] for name in "ab"]
-    assert [found["train_s"] for found in runs[0]] == [found["train_s"] for found in runs[1]]
-    assert [(found["ranks"], found["every"], found["cluster"]) for found in runs[0]] == [
-        (1, None, "simulated"), (4, 1, "simulated"), (4, 16, "simulated"),
-    ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dsgd.__main__ import main
-from dsgd.cli.study_command import STUDIES
+from dsgd.cli.study import STUDIES
 from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.study import DataSource, Study, read_rows, run_study, study_page
 from dsgd.study.svm_problems import PROBLEMS

@@ -86,17 +86,6 @@ def test_digits_stand_in_where_mnist_is_not_found(monkeypatch: pytest.MonkeyPatc
     assert len(whole.y) + len(whole.y_test) == 1797
 
 
-def test_networks_fit_both_kinds_of_images() -> None:
-    """Ten scores for an image, of 28 by 28 and of 8 by 8 pixels."""
-    import torch
-
-    from dsgd.study.networks import CNN, MLP
-
-    for side in (28, 8):
-        for make in (CNN, MLP):
-            assert make(side=side)(torch.zeros(3, 1, side, side)).shape == (3, 10)
-
-
 def test_the_rate_falls_to_nothing() -> None:
     """Steps of one gradient are 1, 3/4, 1/2, 1/4 of the rate, and nothing from then on; the option stays as it was."""
     import torch

@@ -94,15 +94,6 @@ def test_claims_are_decided_by_the_rows(changes: dict[str, Any], verdicts: list[
     assert len({claim.key for claim in claims}) == 6
 
 
-def test_parts_that_are_missing_are_left_out() -> None:
-    """Each part alone has its figures, and claims that need what was not run say so."""
-    rows = rows_of()
-    for part in ("agents", "values", "machines"):
-        assert study_page(SMALL, [row for row in rows if row["part"] == part]).figures
-    few = [row for row in rows if row.get("graph") in (None, "grid")]
-    assert study_page(SMALL, few).claims[0].verdict == "not run"
-
-
 def test_features_come_near_the_exact_machine() -> None:
     """On clusters no set is needed for, more features end nearer to the exact machine; values have less error too."""
     data = data_of_machines(DataSource("ijcnn1-clusters", 400, 400), "float32", [])

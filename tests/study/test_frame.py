@@ -12,26 +12,14 @@ import numpy as np
 import pytest
 from sklearn.linear_model import SGDClassifier as Peer
 
+from dsgd import study as api
 from dsgd.__main__ import main
-from dsgd.cli import study_command
+from dsgd.cli import study as study_command
 from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
 from dsgd.report import Table
 from dsgd.report.provenance import command_line, machine, versions
 from dsgd.runtime import connect_client
-from dsgd.study import (
-    Batch,
-    DataSource,
-    Grid,
-    Option,
-    RowFile,
-    Run,
-    Study,
-    doubts,
-    msf,
-    read_rows,
-    run_study,
-    study_page,
-)
+from dsgd.study import msf
 from dsgd.study.frame.data import majority_accuracy, objective, score
 from study_rows import made_rows
 from web_page import check_page
@@ -39,7 +27,7 @@ from web_page import check_page
 CALLS: list[list[int]] = []
 
 
-def measure(batch: Batch, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def measure(batch: api.Batch, runs: Sequence[api.Run]) -> Iterator[dict[str, Any]]:
     """Square a number; note what is made together, and fail on seven."""
     CALLS.append([run.number for run in runs])
     for run in runs:
@@ -48,23 +36,21 @@ def measure(batch: Batch, runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
         yield {"square": run.number**2 + batch.study.more}
 
 
-def report(study: Study, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def report(study: api.Study, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a page with a table of squares."""
-    table = Table.of(
-        "Squares", rows, {"number": lambda row: str(row["number"]), "square": lambda row: str(row["square"])}
-    )
+    table = Table.of("Squares", rows, "number = number | square = square")
     return {"answer": f"{len(rows)} squares.", "tables": [table], "facts": {"more": study.more}}
 
 
-SQUARES = Study(
+SQUARES = api.Study(
     "squares", "What is a square?", (),
     options={
-        "kinds": Option(("odd", "even"), "Kinds.", choices=("odd", "even", "none")),
-        "numbers": Option((1, 2, 3, 4), "Numbers.", numbers=True, least=1, demo=(1, 2)),
-        "more": Option(0, "What is added.", least=0, above=-1),
+        "kinds": api.Option(("odd", "even"), "Kinds.", choices=("odd", "even", "none")),
+        "numbers": api.Option((1, 2, 3, 4), "Numbers.", least=1, demo=(1, 2)),
+        "more": api.Option(0, "What is added.", least=0, above=-1),
     },
     grids=[
-        Grid(
+        api.Grid(
             lambda s: {"kind": s.kinds, "number": s.numbers}, measure, ("more",), together=("kind",),
             where=lambda run: (run.number % 2 == 1) == (run.kind == "odd"), derive=lambda run: {"definition": 2},
         )
@@ -104,24 +90,24 @@ def test_values_out_of_their_domain_are_refused(values: dict[str, Any], named: s
 
 def test_runs_are_made_once_and_together(tmp_path: Path) -> None:
     """An interrupted study goes on where it ended; what has a row is not measured again, but with force."""
-    runs = run_study(SQUARES, tmp_path)
+    runs = api.run_study(SQUARES, tmp_path)
     first = next(runs)
     runs.close()
-    every = list(run_study(SQUARES, tmp_path))
+    every = list(api.run_study(SQUARES, tmp_path))
     assert [run.resumed for run in every] == [True, False, False, False]
     assert every[0].row == first.row
     assert CALLS == [[1, 3], [3], [2, 4]]
-    assert [run.row for run in every] == read_rows(tmp_path / "rows.jsonl")
-    assert all(run.resumed for run in run_study(SQUARES, tmp_path))
-    assert not any(run.resumed for run in run_study(SQUARES, tmp_path, force=True))
+    assert [run.row for run in every] == api.read_rows(tmp_path / "rows.jsonl")
+    assert all(run.resumed for run in api.run_study(SQUARES, tmp_path))
+    assert not any(run.resumed for run in api.run_study(SQUARES, tmp_path, force=True))
 
 
 def test_a_run_that_fails_leaves_those_before_it(tmp_path: Path) -> None:
     """The error comes through, finished rows are on disk, and the others are made without it."""
     with pytest.raises(DsgdError, match="seven"):
-        list(run_study(SQUARES.replace(numbers=(1, 7, 9, 2)), tmp_path))
-    assert [row["number"] for row in read_rows(tmp_path / "rows.jsonl")] == [1]
-    assert [run.resumed for run in run_study(SQUARES.replace(numbers=(1, 9, 2)), tmp_path)] == [True, False, False]
+        list(api.run_study(SQUARES.replace(numbers=(1, 7, 9, 2)), tmp_path))
+    assert [row["number"] for row in api.read_rows(tmp_path / "rows.jsonl")] == [1]
+    assert [run.resumed for run in api.run_study(SQUARES.replace(numbers=(1, 9, 2)), tmp_path)] == [True, False, False]
 
 
 def test_sets_are_loaded_once_and_named_in_rows(tmp_path: Path) -> None:
@@ -131,16 +117,18 @@ def test_sets_are_loaded_once_and_named_in_rows(tmp_path: Path) -> None:
     class Numbers:
         name, y, y_test = "ones", (1,) * 5, (1,)
 
-    def load(source: DataSource, dtype: str, rows: Sequence[Any]) -> Numbers:
+    def load(source: api.DataSource, dtype: str, rows: Sequence[Any]) -> Numbers:
         loaded.append((source.name, dtype, len(rows)))
         return Numbers()
 
-    def rows_of(batch: Batch, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    def rows_of(batch: api.Batch, runs: Sequence[api.Run]) -> list[dict[str, Any]]:
         return [{"sum": sum(batch.data.y)} for _ in runs]
 
-    axes = {"ranks": (1, 2), "dataset": (DataSource("a"),), "seed": (0, 1)}
-    study = Study("sums", "?", (), {"dtype": Option("float32")}, [Grid(lambda s: axes, rows_of, load=load)], report)
-    rows = [run.row for run in run_study(study, tmp_path)]
+    axes = {"ranks": (1, 2), "dataset": (api.DataSource("a"),), "seed": (0, 1)}
+    study = api.Study(
+        "sums", "?", (), {"dtype": api.Option("float32")}, [api.Grid(lambda s: axes, rows_of, load=load)], report
+    )
+    rows = [run.row for run in api.run_study(study, tmp_path)]
     assert loaded == [("a", "float32", 0)]
     assert [(row["dataset"], row["rows"], row["test_rows"], row["ranks"], row["sum"]) for row in rows] == [
         ("ones", 5, 1, ranks, 5) for ranks in (1, 1, 2, 2)
@@ -151,13 +139,13 @@ def test_a_page_says_what_is_missing_and_what_is_doubtful() -> None:
     """Runs that are missing, other work of the machine and rows of several versions are named; no rows are refused."""
     rows = made_rows(SQUARES, lambda run: {"square": run.number**2}, load_at_start=4.0)
     rows[0]["versions"] = {"dsgd": "1"}
-    page = study_page(SQUARES, rows[:3])
+    page = api.study_page(SQUARES, rows[:3])
     check_page(page.render())
     said = " ".join(page.doubts)
     assert "1 of 4 runs are missing" in said
     assert len(page.doubts) >= 3
     with pytest.raises(DsgdError, match="no finished run"):
-        study_page(SQUARES, [])
+        api.study_page(SQUARES, [])
 
 
 def test_a_command_is_made_of_the_declaration(
@@ -185,14 +173,14 @@ def test_a_command_is_made_of_the_declaration(
 def test_rows_are_there_again_in_the_next_process(tmp_path: Path) -> None:
     """What was appended is read back, found by its key, and not run again."""
     rows = made_rows(SQUARES, lambda run: {"square": run.number**2})
-    file = RowFile(tmp_path / "new" / "rows.jsonl")
+    file = api.RowFile(tmp_path / "new" / "rows.jsonl")
     for row in rows[:3]:
         file.append(row)
-    again = RowFile(file.path)
+    again = api.RowFile(file.path)
     assert [row["key"] for row in rows if row["key"] in again] == [row["key"] for row in rows[:3]]
     assert again.select(row["key"] for row in reversed(rows)) == rows[:3][::-1]
-    assert len(RowFile(file.path, force=True)) == 0
-    assert read_rows(file.path) == []
+    assert len(api.RowFile(file.path, force=True)) == 0
+    assert api.read_rows(file.path) == []
 
 
 @pytest.mark.parametrize("cut", [1, 20, 300])
@@ -202,10 +190,10 @@ def test_a_torn_last_line_is_dropped_and_the_others_kept(tmp_path: Path, cut: in
     path = tmp_path / "rows.jsonl"
     text = "".join(json.dumps(row) + "\n" for row in rows[:3])
     path.write_text(text[:-cut], encoding="utf-8")
-    assert read_rows(path) == rows[:2]
-    file = RowFile(path)
+    assert api.read_rows(path) == rows[:2]
+    file = api.RowFile(path)
     file.append(rows[2])
-    assert read_rows(path) == rows[:3]
+    assert api.read_rows(path) == rows[:3]
 
 
 def test_damage_before_the_last_line_is_an_error_that_names_the_line(tmp_path: Path) -> None:
@@ -213,7 +201,7 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(tmp_path: P
     path = tmp_path / "rows.jsonl"
     path.write_text('{"key": "a"}\n[1, 2]\n{"key": "b"}\n', encoding="utf-8")
     with pytest.raises(ParseError, match=r"rows\.jsonl, line 2"):
-        RowFile(path)
+        api.RowFile(path)
 
 
 def test_a_row_names_the_machine_and_no_folder_of_it() -> None:
@@ -227,11 +215,11 @@ def test_a_row_names_the_machine_and_no_folder_of_it() -> None:
 def test_rows_that_do_not_compare_are_named() -> None:
     """Rows of two machines, of a busy one, and of more ranks than it has cores."""
     rows = made_rows(SQUARES, lambda run: {"ranks": 2})
-    assert doubts(rows) == []
-    assert "busy" in doubts([row | {"load_at_start": 3.0} for row in rows])[0]
-    assert "took turns" in doubts([row | {"ranks": 4} for row in rows])[0]
+    assert api.doubts(rows) == []
+    assert "busy" in api.doubts([row | {"load_at_start": 3.0} for row in rows])[0]
+    assert "took turns" in api.doubts([row | {"ranks": 4} for row in rows])[0]
     rows[0] = rows[0] | {"machine": rows[0]["machine"] | {"cores": 64}}
-    assert "2 different machines" in doubts(rows)[0]
+    assert "2 different machines" in api.doubts(rows)[0]
 
 
 # -- measures ------------------------------------------------------------------------------------------------------
@@ -270,11 +258,11 @@ def test_objective_is_the_penalty_plus_the_mean_loss_of_all_outputs(loss: str, r
 # -- commands and workers ------------------------------------------------------------------------------------------
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, *command: str) -> Study:
+def asked(monkeypatch: pytest.MonkeyPatch, *command: str) -> api.Study:
     """Return the study that a command would run."""
-    found: list[Study] = []
+    found: list[api.Study] = []
 
-    def run(study: Study, *others: Any, **options: Any) -> Any:
+    def run(study: api.Study, *others: Any, **options: Any) -> Any:
         found.append(study)
         raise DsgdError("that is enough")
 
@@ -288,12 +276,12 @@ def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.Monke
     demo = msf.STUDY.demo()
     study = asked(monkeypatch, "msf", "--demo", "--epochs", "2", "--rows", "500", "--seeds", "2", "--no-intercept",
                   "--target", "0", "--every", "1, 4,16")  # fmt: skip
-    data = tuple(DataSource(source.name, 500) for source in demo.data)
+    data = tuple(api.DataSource(source.name, 500) for source in demo.data)
     assert study == demo.replace(
         data=data, epochs=2, seeds=(0, 1), fit_intercept=False, target_excess=0.0, every=(1, 4, 16)
     )
     study = asked(monkeypatch, "msf", "-d", "a9a", "--schedule", "per-epoch")
-    assert study == msf.STUDY.replace(data=(DataSource("a9a"),), schedule="per_epoch")
+    assert study == msf.STUDY.replace(data=(api.DataSource("a9a"),), schedule="per_epoch")
 
 
 @pytest.mark.parametrize(
@@ -326,7 +314,7 @@ def test_no_scheduler_at_the_address_is_an_error(tmp_path: Path, monkeypatch: py
     """An address where nothing answers ends the study before anything is trained."""
     monkeypatch.delenv("DSGD_DATA", raising=False)
     monkeypatch.setattr(connect_client, "__defaults__", (0.3,))  # longer would change nothing
-    study = msf.STUDY.replace(data=[DataSource("ijcnn1-like", 200)])
+    study = msf.STUDY.replace(data=[api.DataSource("ijcnn1-like", 200)])
     with pytest.raises(ClusterUnreachableError):
-        next(run_study(study, tmp_path, scheduler="tcp://127.0.0.1:9"))
-    assert read_rows(tmp_path / "rows.jsonl") == []
+        next(api.run_study(study, tmp_path, scheduler="tcp://127.0.0.1:9"))
+    assert api.read_rows(tmp_path / "rows.jsonl") == []

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dsgd.cli import app
 from dsgd.errors import InvalidParameterError
+from dsgd.study import gtopk_cost as cost
 from dsgd.study import run_study
 from dsgd.study.gtopk import STUDY, InventedText, check_convergence, extended, summarise_courses
-from dsgd.study.gtopk_cost import (
-    MODELS,
-    SIZES,
-    SPEEDS,
-    WARM_UP,
-    NetModel,
-    assumed_steps,
-    check_gtopk_claims,
-    compute_range,
-    efficiency_table,
-    lost_share,
-    measured_steps,
-    parts_table,
-    published_steps,
-    scaling,
-)
-from web_page import check_page
 
 
 def test_the_model_gives_the_times_of_a_worked_example() -> None:
     """25 million parameters on 32 ranks with 1 GbE: 1771, 58, 22 and 11 ms, of which 27 are latency of the ring."""
-    step = scaling(NetModel("example", 25_000_000, 1.0), 32, 0.1)
+    step = cost.scaling(cost.NetModel("example", 25_000_000, 1.0), 32, 0.1)
     latency_ms = 62 * 0.436
     assert 1e3 * step.dense_s == pytest.approx(1743.75 + latency_ms, rel=1e-4)
     assert 1e3 * step.topk_s == pytest.approx(5 * 0.436 + 31 * 25_000 * 72e-6, rel=1e-4)
@@ -47,8 +28,8 @@ def test_the_model_gives_the_times_of_a_worked_example() -> None:
 
 def test_the_published_ranges_hold_for_a_large_model_and_not_for_a_small_one() -> None:
     """Both hold for ResNet-50; for ResNet-20 gTop-k by a tree is slower than Top-k, whatever a step takes."""
-    steps = assumed_steps(32, 3.0)
-    claims = check_gtopk_claims(steps, 32)
+    steps = cost.assumed_steps(32, 3.0)
+    claims = cost.check_gtopk_claims(steps, 32)
     said = {
         name: [one.verdict for one in claims if one.dataset.startswith(name)] for name in ("ResNet-50", "ResNet-20")
     }
@@ -56,20 +37,20 @@ def test_the_published_ranges_hold_for_a_large_model_and_not_for_a_small_one() -
     assert said["ResNet-20"][1] == "fails"
     assert "No compute time" in claims[1].note
     assert all("every run" in claim.note for claim in claims)
-    fast = check_gtopk_claims(assumed_steps(32, 1000.0, models=MODELS[1:2]), 32)
+    fast = cost.check_gtopk_claims(cost.assumed_steps(32, 1000.0, models=cost.MODELS[1:2]), 32)
     assert [claim.verdict for claim in fast] == ["exceeds", "exceeds"]
     by_name = {step.model.name.split(",")[0]: step for step in steps}
     assert 2.7 <= by_name["ResNet-50"].over_dense <= 12
     assert 1.1 <= by_name["ResNet-50"].over_topk <= 1.7
     small = by_name["ResNet-20"]
     assert small.over_topk < 1
-    assert compute_range(small.topk_s, small.tree_s, 1.1, 1.7) is None
+    assert cost.compute_range(small.topk_s, small.tree_s, 1.1, 1.7) is None
 
 
 def test_a_range_of_compute_times_ends_where_the_gain_does() -> None:
     """At both ends of what is returned the gain is that of the claim."""
-    step = scaling(MODELS[2], 32, 0.26)
-    found = compute_range(step.dense_s, step.tree_s, 2.7, 12.0)
+    step = cost.scaling(cost.MODELS[2], 32, 0.26)
+    found = cost.compute_range(step.dense_s, step.tree_s, 2.7, 12.0)
     assert found is not None
     for compute_s, gain in zip(found, (12.0, 2.7), strict=True):
         assert (compute_s + step.dense_s) / (compute_s + step.tree_s) == pytest.approx(gain)
@@ -83,14 +64,14 @@ def timed(name: str, seconds: list[float]) -> dict[str, Any]:
 def test_measured_times_enter_the_efficiency_in_closed_form() -> None:
     """Efficiency is c / (c + sum), of the median; the interval of a gain is that of the gains of all repetitions."""
     rows = [timed("VGG-16, CIFAR-10", [0.2, 0.1, 0.4])]
-    [step] = measured_steps(rows, 16)
+    [step] = cost.measured_steps(rows, 16)
     m, k = 14_728_266, 14_729
     dense = 30 * 0.436e-3 + 2 * 15 / 16 * 4 * m * 9e-9
     tree = 2 * 4 * (0.436e-3 + 8 * k * 9e-9)
     assert step.efficiency(step.dense_s) == pytest.approx(0.2 / (0.2 + dense))
     assert step.efficiency(step.tree_s) == pytest.approx(0.2 / (0.2 + tree))
     gains = [(seconds + dense) / (seconds + tree) for seconds in (0.2, 0.1, 0.4)]
-    claim = check_gtopk_claims([step], 16, rows)[0]
+    claim = cost.check_gtopk_claims([step], 16, rows)[0]
     assert claim.interval is not None
     assert claim.interval[0] == pytest.approx(np.mean(gains))
     assert claim.interval[1] < min(gains)
@@ -105,13 +86,13 @@ def test_a_batch_lies_on_the_line_through_two_others() -> None:
 
 def test_published_speeds_give_the_published_ranges_and_what_the_cost_of_messages_leaves_out() -> None:
     """Of all networks the gains on 32 ranks span both ranges, and sums took longer than their messages cost."""
-    gains = [speeds.efficiency("gtopk", 32) / speeds.efficiency("dense", 32) for speeds in SPEEDS.values()]
+    gains = [speeds.efficiency("gtopk", 32) / speeds.efficiency("dense", 32) for speeds in cost.SPEEDS.values()]
     assert min(gains) == pytest.approx(2.74, abs=0.01)
     assert max(gains) == pytest.approx(12.79, abs=0.01)
-    steps = published_steps(32)
-    assert [step.model.name for step in steps] == [model.name for model in MODELS[:4]]
+    steps = cost.published_steps(32)
+    assert [step.model.name for step in steps] == [model.name for model in cost.MODELS[:4]]
     for step in steps:
-        speeds = SPEEDS[step.model.name]
+        speeds = cost.SPEEDS[step.model.name]
         assert speeds.batch is not None
         assert speeds.parts_s is not None
         # The batch is that for which the parts of a step agree with its speed.
@@ -121,9 +102,9 @@ def test_published_speeds_give_the_published_ranges_and_what_the_cost_of_message
         took = speeds.beside_s("gtopk", 32)
         assert took is not None
         assert took > 4 * step.tree_s
-    assert len(parts_table(steps).rows) == 4
-    curves = [list(own) for own in zip(*(published_steps(size) for size in SIZES), strict=True)]
-    table = efficiency_table(curves, SIZES)
+    assert len(cost.parts_table(steps).rows) == 4
+    curves = [list(own) for own in zip(*(cost.published_steps(size) for size in cost.SIZES), strict=True)]
+    table = cost.efficiency_table(curves, cost.SIZES)
     assert len(table.rows) == 16
     cells = table.rows[-1]
     assert cells[3] == f"{1.234 / 173.469:.1%}"
@@ -132,7 +113,7 @@ def test_published_speeds_give_the_published_ranges_and_what_the_cost_of_message
 
 def test_put_back_loses_more_on_more_ranks() -> None:
     """Nothing on two ranks, and the conserving form never loses anything."""
-    shares = [lost_share(size, n_draws=2) for size in (2, 4, 16)]
+    shares = [cost.lost_share(size, n_draws=2) for size in (2, 4, 16)]
     assert [put_back for put_back, _ in shares] == sorted(put_back for put_back, _ in shares)
     assert shares[0][0] == pytest.approx(0.0, abs=1e-12)
     assert shares[2][0] > 0.02
@@ -181,7 +162,7 @@ def test_networks_have_the_sizes_of_the_publication() -> None:
     torch = pytest.importorskip("torch")
     from dsgd.study.networks import BUILDERS
 
-    for model in MODELS:
+    for model in cost.MODELS:
         with torch.device("meta"):
             network = BUILDERS[model.name][0]()
         assert sum(parameter.numel() for parameter in network.parameters()) == model.n_params
@@ -199,7 +180,7 @@ def test_courses_are_trained_timed_and_resumed(tmp_path: Path) -> None:
     assert len(first) == small.count() == 4
     assert [run.row for run in run_study(small, tmp_path)] == [run.row for run in first]
     passes, dense, *sparse = (run.row for run in first)
-    assert passes["n_params"] == MODELS[0].n_params
+    assert passes["n_params"] == cost.MODELS[0].n_params
     assert len(passes["seconds"]) == 1
     assert passes["seconds"][0] > 0
     assert [point["epoch"] for point in dense["curve"]] == [1, 2]
@@ -207,30 +188,16 @@ def test_courses_are_trained_timed_and_resumed(tmp_path: Path) -> None:
     for row in sparse:
         assert row["test_loss"] == pytest.approx(dense["test_loss"], rel=1e-5)
     # After an epoch with one entry in four, one in a thousand is far less.
-    few = small.replace(ways=("gtop-k",), density=0.001, warm_up=WARM_UP[:1], networks=())
+    few = small.replace(ways=("gtop-k",), density=0.001, warm_up=cost.WARM_UP[:1], networks=())
     *_, last = run_study(few, tmp_path)
     assert 0 < last.row["bytes_sent"] < 0.35 * dense["bytes_sent"]
-
-
-@pytest.mark.slow
-def test_the_command_writes_numbers_and_figures(tmp_path: Path) -> None:
-    """``dsgd study gtopk`` without runs prints the numbers of the model and leaves a page and two pictures."""
-    options = ["--ranks", "8", "--model", "none", "--no-timing", "--tflops", "3", "--json"]
-    done = CliRunner().invoke(app, ["study", "gtopk", "--out", str(tmp_path), *options])
-    assert done.exit_code == 0, done.output
-    facts = json.loads(done.stdout)
-    assert len(facts["steps"]) == len(MODELS) + 4
-    assert len(facts["mass"]) == 5
-    check_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for name in ("efficiency.png", "mass.png"):
-        assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_cannot_be_modelled_is_refused() -> None:
     """Ranks that are no power of two, and a rank that computes nothing."""
     with pytest.raises(InvalidParameterError, match="power of two"):
-        scaling(MODELS[0], 12, 3.0)
+        cost.scaling(cost.MODELS[0], 12, 3.0)
     with pytest.raises(InvalidParameterError, match="compute_s"):
-        scaling(MODELS[0], 8, 0.0)
+        cost.scaling(cost.MODELS[0], 8, 0.0)
     with pytest.raises(InvalidParameterError, match="tflops"):
-        assumed_steps(8, 0.0)
+        cost.assumed_steps(8, 0.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.report import Bars, Claim
+from dsgd.report import Claim
 from dsgd.study import DataSource, Study, study_page
 from dsgd.study.msf import STUDY, published
 from study_rows import made_rows
@@ -124,14 +124,3 @@ def test_tables_have_medians_over_seeds_and_phases_per_rank() -> None:
     reached = {line[3]: line[4:] for line in page.details[0].rows}
     assert reached["16"][0] == "4"
     assert reached["512"] == ("not reached", "-")
-
-
-def test_every_figure_has_the_panels_of_all_datasets() -> None:
-    """Three panels in a row for each set, or a row for each kind; shares of the phases add up to one."""
-    names = [DataSource(name, 1000) for name in ("ijcnn1", "webspam-like", "other")]
-    one, three = (study_page(SMALL, rows_of(SMALL.replace(data=data))).figures for data in (names[:1], names))
-    panels = {figure.name: len(figure.panels) for figure in one}
-    assert panels == {"msf": 3, "phases": 1, "communication": 2, "speedup": 2, "convergence": 2, "dispersion": 1}
-    assert {figure.name: len(figure.panels) for figure in three} == {name: 3 * n for name, n in panels.items()}
-    bars = [mark for mark in one[0].panels[1].marks if isinstance(mark, Bars)]
-    assert bars[-1].top == pytest.approx([1.0, 1.0, 1.0])

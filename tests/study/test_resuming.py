@@ -10,7 +10,7 @@ import pytest
 
 from dsgd.__main__ import main
 from dsgd.datasets import load_or_generate
-from dsgd.study import DataSource, msf, run_study, study_page
+from dsgd.study import DataSource
 from dsgd.study.frame.data import MissingData, load_or_keep
 from dsgd.study.frame.rows import read_rows
 
@@ -102,24 +102,6 @@ def test_what_was_measured_outlives_its_data(
     assert missing in page
     assert "DSGD_DATA" in page
     assert missing in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
-def test_of_several_sets_those_that_are_there_go_on(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The period is measured on a generated set, and of the one that is hidden what was measured before is reported."""
-    data = (DataSource("ijcnn1"), DataSource("webspam-like", 200, 100))
-    study = msf.STUDY.replace(data=data, ranks=(2,), every=(16,), seeds=(0,), epochs=1, network="10GbE")
-    before = [run.row for run in run_study(study, tmp_path)]
-    monkeypatch.delenv("DSGD_DATA")
-    wider = study.replace(every=(16, 64))
-    rows = [run.row for run in run_study(wider, tmp_path)]
-    assert [(row["dataset"], row["every"]) for row in rows if row not in before] == [("webspam-like", 64)]
-    assert [row for row in before if row not in rows] == []
-    assert "1 of 6 runs are missing" in study_page(wider, rows).render()
-    assert len(read_rows(tmp_path / "rows.jsonl")) == 5
 
 
 def test_only_a_set_of_the_same_size_is_taken_up_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dsgd.cli import app
-from dsgd.report import Figure
 from dsgd.study import study_page
-from dsgd.study.scaling import PUBLISHED, STUDY, VARIATIONS, Predicted, layers_table, node_counts, predict_point, vary
+from dsgd.study.scaling import PUBLISHED, STUDY, VARIATIONS, Predicted, predict_point, vary
 
 
 @pytest.fixture(scope="module")
@@ -49,50 +48,9 @@ def test_predictions_move_the_way_assumptions_do() -> None:
         assert max(others) < base
 
 
-def test_tables_say_how_layers_are_shared() -> None:
-    """One row per published point, one per layer with parameters, and the balance in the note."""
-    page = study_page(STUDY, [])
-    assert len(page.tables[0].rows) == len(PUBLISHED)
-    assert [row["published"] for row in page.rows] == [point.speedup for point in PUBLISHED]
-    point = PUBLISHED[4]
-    table = layers_table(point.layers, point.nodes, point.batch, point.machine, point.wire, "VGG-A")
-    assert len(table.rows) == 11
-    assert dict(row[:2] for row in table.rows)["fc6"] == "model"
-    assert "1336" in table.note
-
-
-def test_figures_show_what_they_say() -> None:
-    """The published point is in every panel, and two steps on one scale."""
-    figures: dict[str, Figure] = {figure.name: figure for figure in study_page(STUDY, []).figures}
-    for panel in figures["speedup"].panels:
-        assert {"published", "hybrid"} <= {mark.label for mark in panel.marks}  # type: ignore[union-attr]
-    assert set(figures["step"].legend()) == {"forward", "backward", "sum of gradients", "exchange of activations"}
-    assert (len(figures["ratio"].panels), len(figures["groups"].panels)) == (3, 3)
-
-
-@pytest.mark.slow
-def test_the_command_writes_a_report(tmp_path: Path) -> None:
-    """``dsgd study scaling`` prints both speed-ups of every point and leaves a page and its figures."""
-    options = ["--model", "OverFeat-FAST", "--nodes", "1,4", "--batch", "64", "--network", "100GbE"]
-    done = CliRunner().invoke(app, ["study", "scaling", "--out", str(tmp_path), *options])
-    assert done.exit_code == 0, done.output
-    for text in ("90x", "53x", "42x", "6.5x", "14x", "What is assumed", "OverFeat-FAST, batch 64"):
-        assert text in done.output
-    assert "How far does synchronous SGD scale?" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {
-        "groups", "own-speedup", "ratio", "speedup", "step",
-    }  # fmt: skip
-
-
 def test_the_command_refuses_what_it_cannot_trace(tmp_path: Path) -> None:
     """A model that is neither a preset nor a path, and a path without the shape of a sample."""
     for options, text in ((["--model", "VGG-Z"], "package.module:name"), (["--model", "os:sep"], "--input")):
         refused = CliRunner().invoke(app, ["study", "scaling", "--out", str(tmp_path), *options])
         assert refused.exit_code != 0
         assert text in str(refused.exception)
-
-
-def test_node_counts_end_at_the_last() -> None:
-    """Powers of two, and a number that is none."""
-    assert node_counts(12) == [1, 2, 4, 8, 12]
-    assert node_counts(16) == [1, 2, 4, 8, 16]

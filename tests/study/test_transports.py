@@ -22,7 +22,6 @@ from dsgd.study.transports.pairs import AbstractChannel, Pair, run_pair
 from dsgd.study.transports.parties import COUNTS, Amount, Work, can_count, counted, counts_here, make_party, run_alone
 from dsgd.study.transports.study import WayCell, missing_parts
 from study_rows import made_rows
-from web_page import check_page
 
 #: Seconds of a round of training over each way, as made up here.
 ROUND_S = {"none": 0.5e-4, "rpc": 40e-4, "ring": 3e-4, "agreed": 2e-4, "registered": 1e-4}
@@ -82,20 +81,6 @@ def test_claims_are_decided_by_training(seconds: dict[str, float], load: float, 
     assert [claim.verdict for claim in claims] == verdicts
 
 
-def test_a_page_is_made_from_rows_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report has its figures, says what was left out, and no claim is judged without training."""
-    monkeypatch.setattr(declared, "find_spec", lambda name: None)
-    rows = rows_of()
-    page = study_page(SMALL.replace(ways=(*ROUND_S, "tls")), rows)
-    assert "TLS was left out: cryptography is not installed." in page.doubts
-    check_page(page.save(tmp_path).read_text(encoding="utf-8"))
-    figures = {path.stem for path in (tmp_path / "figures").glob("*.png")}
-    assert figures == {"transports_messages", "transports_copies", "transports_training"}
-    for part in ("messages", "training", "counts"):
-        found = study_page(SMALL, [row for row in rows if row["part"] == part]).claims
-        assert (part == "training") == any(claim.verdict != "not run" for claim in found)
-
-
 def test_slots_carry_training_to_the_same_model() -> None:
     """Registered and agreed slots and the wire between two ranks end with the bits of one process."""
     works = [(Work("logistic", 254), Amount(0.0, 9)), (Work.of_bytes(4), Amount(0.0, 3))]
@@ -104,18 +89,6 @@ def test_slots_carry_training_to_the_same_model() -> None:
         rows = run_on_threads(run_pair, [None] * 2, (way, works, False)).value
         assert [row["digest"] for row in rows] == due, way
         assert [row["rounds"] for row in rows] == [9, 3]
-
-
-def test_training_finds_what_separates_its_rows() -> None:
-    """The model that comes back is worth something: its gradient shrinks."""
-    worker, server = (make_party(Work("logistic", 254), is_first) for is_first in (True, False))
-    up, down, norms = np.zeros(254, np.float32), None, []
-    for _ in range(2_000):
-        worker.turn(down, up)
-        norms.append(float(up @ up))
-        down = np.empty(254, np.float32)
-        server.turn(up, down)
-    assert np.mean(norms[-128:]) < 0.9 * np.mean(norms[:128])
 
 
 class _Torn(AbstractChannel):

@@ -46,7 +46,7 @@ from dsgd.types import AnyArray
 
 Wait = Literal["sleep", "spin"]
 
-# A shorter frame is faster through the local socket (benchmarks/communication/transports.py).
+# A shorter frame is faster through the local socket (dsgd study transports).
 RING_FROM_BYTES: Final = 16 * 1024
 # Of each direction: what fits the cache beside the vectors. A pair of ranks shares twice that and a page.
 RING_BYTES: Final = 512 * 1024

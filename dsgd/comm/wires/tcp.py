@@ -11,7 +11,7 @@ gone; a deadline that passes means that it hangs.
 Cost per message: two system calls and no copy beyond the kernel's own. Bytes are counted as sent, headers included.
 
 Why not the wires that Dask has: on one host a round trip of 1 KB takes about 15 us on blocking sockets, 500-700 us
-over the RPC of `distributed` and 13-28 ms as a round of tasks (`benchmarks/communication/transports.py` measures it).
+over the RPC of `distributed` and 13-28 ms as a round of tasks (``dsgd study transports`` measures it).
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+from dsgd import sync
 from dsgd.compress import DGC, AdaptiveThreshold, ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, Threshold, TopK
 from dsgd.estimators import SGDClassifier
 from dsgd.report import Claim
@@ -23,29 +24,6 @@ from dsgd.study.comparison.compare import compare
 from dsgd.study.comparison.result import Comparison, StrategyCell
 from dsgd.study.frame.data import DataSource, StudyData, load_data
 from dsgd.study.published import STATEMENTS, Measure, Say, Statement, as_times
-from dsgd.sync import (
-    ADPSGD,
-    ASGD,
-    DPSGD,
-    EASGD,
-    SCAFFOLD,
-    SGP,
-    AsyncEASGD,
-    AsyncLeaderSGD,
-    AutoSync,
-    BackupWorkers,
-    ChocoSGD,
-    DelayCompensatedASGD,
-    DiLoCo,
-    Downpour,
-    FedProx,
-    LeaderSGD,
-    LocalSGD,
-    MinibatchSGD,
-    SlowMo,
-    StalenessAware,
-    StaleSynchronous,
-)
 from dsgd.sync.adaptive import QSR, AdaComm, DynamicAveraging, VarianceBand
 
 _SEEDS: Final = 5
@@ -169,19 +147,19 @@ _OFTEN: Final = "every row"
 _AVERAGES: Final = _Contest(
     "averages",
     {
-        _OFTEN: LocalSGD(1),
+        _OFTEN: sync.LocalSGD(1),
         # The root of the 4,000 rows of a rank over 8 ranks.
-        "local 22": LocalSGD(22),
-        "local 64": LocalSGD(64),
-        "SlowMo 64": SlowMo(64),
-        "EASGD 64": EASGD(64),
-        "LSGD 64": LeaderSGD(64),
-        "Downpour 64": Downpour(64),
-        "DiLoCo 500": DiLoCo(500),
-        "AdaComm": AutoSync(rule=AdaComm()),
-        "variance band": AutoSync(rule=VarianceBand()),
-        "QSR": AutoSync(rule=QSR()),
-        "dynamic": AutoSync(rule=DynamicAveraging()),
+        "local 22": sync.LocalSGD(22),
+        "local 64": sync.LocalSGD(64),
+        "SlowMo 64": sync.SlowMo(64),
+        "EASGD 64": sync.EASGD(64),
+        "LSGD 64": sync.LeaderSGD(64),
+        "Downpour 64": sync.Downpour(64),
+        "DiLoCo 500": sync.DiLoCo(500),
+        "AdaComm": sync.AutoSync(rule=AdaComm()),
+        "variance band": sync.AutoSync(rule=VarianceBand()),
+        "QSR": sync.AutoSync(rule=QSR()),
+        "dynamic": sync.AutoSync(rule=DynamicAveraging()),
     },
     (
         Versus(STATEMENTS["local/rounds"], judge_objective, "local 22", _OFTEN),
@@ -201,75 +179,65 @@ _AVERAGES: Final = _Contest(
 )
 _SKEWED: Final = _Contest(
     "skewed",
-    {"local": LocalSGD(256), "SCAFFOLD": SCAFFOLD(256, stretch=16), "FedProx": FedProx(256, 0.001, stretch=16)},
+    {
+        "local": sync.LocalSGD(256), "SCAFFOLD": sync.SCAFFOLD(256, stretch=16),
+        "FedProx": sync.FedProx(256, 0.001, stretch=16),
+    },
     (
         Versus(STATEMENTS["scaffold/skewed"], judge_objective, "SCAFFOLD", "local"),
         Versus(STATEMENTS["fedprox/skewed"], judge_accuracy, "FedProx", "local"),
     ),
-    "Every rank has rows of mostly one label, an exchange every 256:",
-    partition="label-skewed",
-)
+    "Every rank has rows of mostly one label, an exchange every 256:", partition="label-skewed",
+)  # fmt: skip
 _NEIGHBOURS: Final = _Contest(
     "neighbours",
     {
-        "all-reduce": LocalSGD(8),
-        "SGP": SGP(8),
-        "D-PSGD": DPSGD(8),
-        "AD-PSGD": ADPSGD(8),
-        "CHOCO": ChocoSGD(8, TopK(0.01), 0.04),
+        "all-reduce": sync.LocalSGD(8), "SGP": sync.SGP(8), "D-PSGD": sync.DPSGD(8), "AD-PSGD": sync.ADPSGD(8),
+        "CHOCO": sync.ChocoSGD(8, TopK(0.01), 0.04),
     },
     (
         Versus(STATEMENTS["sgp/accuracy"], judge_accuracy, "SGP", "all-reduce"),
         Versus(STATEMENTS["choco/bytes"], _BYTES, "CHOCO", "D-PSGD"),
         Versus(STATEMENTS["adpsgd/time"], _SECONDS, "AD-PSGD", "all-reduce"),
     ),
-    "Gossip beside an all-reduce, every 8 rows, with exponential stragglers:",
-    source=_WIDE,
-    period=8,
-    stragglers="exponential",
-    eta0=2.0,
-)
+    "Gossip beside an all-reduce, every 8 rows, with exponential stragglers:", source=_WIDE, period=8,
+    stragglers="exponential", eta0=2.0,
+)  # fmt: skip
 _STRAGGLERS: Final = _Contest(
     "stragglers",
-    {"all wait": BackupWorkers(8, 0), "one backup": BackupWorkers(8, 1), "slack 3": StaleSynchronous(8, 3)},
+    {
+        "all wait": sync.BackupWorkers(8, 0), "one backup": sync.BackupWorkers(8, 1),
+        "slack 3": sync.StaleSynchronous(8, 3),
+    },
     (
         Versus(STATEMENTS["backup/time"], _SECONDS, "one backup", "all wait"),
         Versus(STATEMENTS["ssp/time"], _SECONDS, "slack 3", "all wait"),
     ),
-    "What waits for stragglers beside what does not, heavy-tailed times:",
-    period=8,
-    stragglers="heavy-tail",
+    "What waits for stragglers beside what does not, heavy-tailed times:", period=8, stragglers="heavy-tail",
     epochs=4,
-)
+)  # fmt: skip
 _STALE: Final = _Contest(
     "stale",
     {
-        "ASGD": ASGD(8),
-        "DC-ASGD": DelayCompensatedASGD(8, 2.0, 0.95),
-        "staleness-aware": StalenessAware(8, usual=1.0),
-        "synchronous": BackupWorkers(8, 0),
+        "ASGD": sync.ASGD(8), "DC-ASGD": sync.DelayCompensatedASGD(8, 2.0, 0.95),
+        "staleness-aware": sync.StalenessAware(8, usual=1.0), "synchronous": sync.BackupWorkers(8, 0),
     },
     (
         Versus(STATEMENTS["dcasgd/asynchronous"], judge_objective, "DC-ASGD", "ASGD"),
         Versus(STATEMENTS["dcasgd/synchronous"], judge_objective, "DC-ASGD", "synchronous"),
         Versus(STATEMENTS["staleness/objective"], judge_objective, "staleness-aware", "ASGD"),
     ),
-    "Asynchronous steps whose gradients are some thirty steps old:",
-    ranks=32,
-    period=8,
-    stragglers="exponential",
-    eta0=2.0,
-    epochs=4,
-)
+    "Asynchronous steps whose gradients are some thirty steps old:", ranks=32, period=8, stragglers="exponential",
+    eta0=2.0, epochs=4,
+)  # fmt: skip
 _COMPRESSED: Final = _Contest(
     "compressed",
     {
-        "dense": MinibatchSGD(32),
-        "gTop-k": MinibatchSGD(32, compressor=GTopK(0.05)),
-        "DGC": MinibatchSGD(32, compressor=DGC(0.05)),
-        "1 bit": MinibatchSGD(32, compressor=ErrorFeedback(OneBit())),
-        "TernGrad": MinibatchSGD(32, compressor=TernGrad()),
-        "PowerSGD": MinibatchSGD(32, compressor=ErrorFeedback(PowerSGD(2))),
+        "dense": sync.MinibatchSGD(32), "gTop-k": sync.MinibatchSGD(32, compressor=GTopK(0.05)),
+        "DGC": sync.MinibatchSGD(32, compressor=DGC(0.05)),
+        "1 bit": sync.MinibatchSGD(32, compressor=ErrorFeedback(OneBit())),
+        "TernGrad": sync.MinibatchSGD(32, compressor=TernGrad()),
+        "PowerSGD": sync.MinibatchSGD(32, compressor=ErrorFeedback(PowerSGD(2))),
     },
     (
         Versus(STATEMENTS["gtopk/accuracy"], judge_accuracy, "gTop-k", "dense"),
@@ -278,34 +246,30 @@ _COMPRESSED: Final = _Contest(
         Versus(STATEMENTS["terngrad/accuracy"], judge_accuracy, "TernGrad", "dense"),
         Versus(STATEMENTS["powersgd/accuracy"], judge_accuracy, "PowerSGD", "dense"),
     ),
-    "Compressed gradients of batches of 32 beside dense ones, 1 in 20 entries where few are sent:",
-    eta0=4.0,
+    "Compressed gradients of batches of 32 beside dense ones, 1 in 20 entries where few are sent:", eta0=4.0,
     epochs=4,
-)
+)  # fmt: skip
 _THRESHOLDS: Final = _Contest(
     "thresholds",
     {
-        "dense": MinibatchSGD(32),
-        "threshold": MinibatchSGD(32, compressor=ErrorFeedback(Threshold(0.01))),
-        "two thresholds": MinibatchSGD(32, compressor=ErrorFeedback(AdaptiveThreshold(0.01))),
+        "dense": sync.MinibatchSGD(32), "threshold": sync.MinibatchSGD(32, compressor=ErrorFeedback(Threshold(0.01))),
+        "two thresholds": sync.MinibatchSGD(32, compressor=ErrorFeedback(AdaptiveThreshold(0.01))),
     },
     (
         Versus(STATEMENTS["threshold/bytes"], _BYTES, "threshold", "dense"),
         Versus(STATEMENTS["threshold/accuracy"], judge_accuracy, "threshold", "dense"),
         Versus(STATEMENTS["adaptive-threshold/accuracy"], judge_accuracy, "two thresholds", "dense"),
     ),
-    "Gradients of batches of 32, of which signs and places are sent, beside dense ones of 255 entries:",
-    eta0=4.0,
+    "Gradients of batches of 32, of which signs and places are sent, beside dense ones of 255 entries:", eta0=4.0,
     epochs=4,
-)
+)  # fmt: skip
 _UNHURRIED: Final = _Contest(
     "unhurried",
-    {"asynchronous EASGD": AsyncEASGD(64), "asynchronous LSGD": AsyncLeaderSGD(64, n_groups=2)},
+    {"asynchronous EASGD": sync.AsyncEASGD(64), "asynchronous LSGD": sync.AsyncLeaderSGD(64, n_groups=2)},
     (Versus(STATEMENTS["async-lsgd/easgd"], judge_objective, "asynchronous LSGD", "asynchronous EASGD"),),
-    "Servers that wait for nobody, an exchange every 64 rows, heavy-tailed times:",
-    period=64,
+    "Servers that wait for nobody, an exchange every 64 rows, heavy-tailed times:", period=64,
     stragglers="heavy-tail",
-)
+)  # fmt: skip
 #: The measures of this module.
 MEASURES: Final = tuple(
     contest.measure()

@@ -150,15 +150,11 @@ def _what(text: str) -> str:
 #: The measures of this module.
 MEASURES: Final = (
     Measure(
-        "growing",
-        statements("growing/objective", "growing/accuracy", "growing/updates"),
-        _what(f"Batches that grow beside rates that fall, {_RANKS} simulated ranks,"),
-        _growing,
+        "growing", statements("growing/objective", "growing/accuracy", "growing/updates"),
+        _what(f"Batches that grow beside rates that fall, {_RANKS} simulated ranks,"), _growing,
     ),
     Measure(
-        "cycles",
-        statements("cyclical/accuracy", "cyclical/objective", "one-cycle/epochs"),
-        _what("Rates in cycles, and one cycle, beside fixed ones; one rank,"),
-        _cycles,
+        "cycles", statements("cyclical/accuracy", "cyclical/objective", "one-cycle/epochs"),
+        _what("Rates in cycles, and one cycle, beside fixed ones; one rank,"), _cycles,
     ),
-)
+)  # fmt: skip

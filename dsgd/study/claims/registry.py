@@ -176,21 +176,11 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
     published = sum(statement.source.key != "dsgd" for statement in statements)
     counts = Counter(verdict_of(own) for own in _by_statement(claims, statements).values())
     mixed = sum(n for word, n in counts.items() if word not in (*_GOOD, *_OPEN, "fails"))
-    places = {
-        "key": lambda one: one.key,
-        "where": lambda one: one.where,
-        "tolerance": lambda one: one.tolerance or "the published figure",
-        "measure": lambda one: MEASURE_OF[one.key].name,
-    }
-    of_source = {
-        "system": lambda one: one.system,
-        "proposes": lambda one: one.proposes,
-        "class": lambda one: one.implemented_by,
-        "switched on by": lambda one: one.switched_on,
-        "reference": lambda one: one.reference,
-    }
-    ran = {"measure": lambda row: row["measure"], "what": lambda row: row["what"],
-           "s": lambda row: f"{row['seconds']:.1f}"}  # fmt: skip
+    places = "key = key | where = where | tolerance = tolerance | measure = measure"
+    of_source = (
+        "system = system | proposes = proposes | class = implemented_by | switched on by = switched_on | "
+        "reference = reference"
+    )
     sources = {one.source.key: one.source for one in statements}.values()
     return Page(
         title="Do published figures hold here?",
@@ -209,8 +199,15 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
         ),
         folded=True,
         details=[
-            Table.of("Where figures are published, and what counts as the same", statements, places, n_text=4),
-            Table.of("What was run", rows, ran, n_text=2),
+            Table.of(
+                "Where figures are published, and what counts as the same",
+                statements,
+                places,
+                n_text=4,
+                tolerance=lambda one: one.tolerance or "the published figure",
+                measure=lambda one: MEASURE_OF[one.key].name,
+            ),
+            Table.of("What was run", rows, "measure = measure | what = what | s = seconds:.1f", n_text=2),
             Table.of("Sources", sources, of_source, n_text=5),
         ],
         ran=facts(rows, ("Measures", f"{len(rows)}, {seconds_text(sum(row['seconds'] for row in rows))} together")),

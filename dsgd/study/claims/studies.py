@@ -55,35 +55,23 @@ def _declared(study: Study, package: str = "", times: int = 1) -> Any:
 
 _PERIOD: Final = msf.STUDY.replace(
     data=(
-        DataSource("ijcnn1-like", 28_000, 7_000),
-        DataSource("webspam-like", 8_000, 4_000),
+        DataSource("ijcnn1-like", 28_000, 7_000), DataSource("webspam-like", 8_000, 4_000),
         DataSource("epsilon-like", 8_000, 2_000),
     ),
-    ranks=(32,),
-    every=(1, 16, 64, 512),
-    seeds=_SEEDS,
-    network="InfiniBand",
-)
+    ranks=(32,), every=(1, 16, 64, 512), seeds=_SEEDS, network="InfiniBand",
+)  # fmt: skip
 _STRATEGIES: Final = strategies.STUDY.demo().replace(data=(DataSource("webspam-like", 4_000, 4_000),), seeds=_SEEDS[:3])
 _AUTO: Final = tuning.STUDY.replace(
     data=(DataSource("ijcnn1-like", 14_000, 10_000), DataSource("webspam-like", 8_000, 4_000)),
-    every=(16, 64, 256, 1024, 4096),
-    rules=("auto",),
-    network="10GbE",
-    seeds=_SEEDS,
-    repeats=1,
-)
+    every=(16, 64, 256, 1024, 4096), rules=("auto",), network="10GbE", seeds=_SEEDS, repeats=1,
+)  # fmt: skip
 _SOONER: Final = speedup.STUDY.replace(data=(DataSource("higgs-like", 2_000_000, 50_000),), epochs=(2,), seeds=_SEEDS)
 _NOISE: Final = variance.STUDY.replace(sizes=(1_000, 1_000_000), repeats=25)
 _FEATURES: Final = features.STUDY.replace(
     data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
-    rows_per_agent=(10, 100, 1_600, 6_400),
-    features=(300,),
-    steps=2_000,
-    components=(100, 300, 1_000, 3_000),
-    epochs=(40,),
-    seeds=_SEEDS,
-)
+    rows_per_agent=(10, 100, 1_600, 6_400), features=(300,), steps=2_000, components=(100, 300, 1_000, 3_000),
+    epochs=(40,), seeds=_SEEDS,
+)  # fmt: skip
 _ZERO_COPY: Final = transports.STUDY.replace(
     ways=("none", "rpc", "ring", "registered"), sizes=(), models=("logistic", "25M"), repeats=7
 )
@@ -92,16 +80,9 @@ _SUMS: Final = collectives.STUDY.replace(
 )
 _PRESETS: Final = elimination.STUDY.replace(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
-    presets=("none", "multi", "auto"),
-    caches=("small",),
-    cache_share=0.01,
-    ranks=(2,),
-    rank_problems=("clean",),
-    rank_presets=("none", "multi"),
-    rank_repeats=3,
-    simulated_ranks=(),
-    repeats=4,
-)
+    presets=("none", "multi", "auto"), caches=("small",), cache_share=0.01, ranks=(2,), rank_problems=("clean",),
+    rank_presets=("none", "multi"), rank_repeats=3, repeats=4,
+)  # fmt: skip
 _PAIRWISE_ROWS: Final = 2_000
 #: Sets by name and rows whose rounds are measured; the last is predicted from the others.
 _ROUNDS: Final = (("clean", 6_000), ("checkerboard", 8_000), ("free-svs", 1_500), ("noisy", 8_000))
@@ -138,119 +119,93 @@ def _rounds(out: Path, say: Say) -> list[Claim]:
 #: The measures of this module.
 MEASURES: Final = (
     Measure(
-        "period",
-        statements("msf/communication", "msf/frequent", "msf/sequential", "msf/accuracy"),
+        "period", statements("msf/communication", "msf/frequent", "msf/sequential", "msf/accuracy"),
         "dsgd study msf on 32 simulated ranks, InfiniBand, the three sets generated: every 1, 16, 64 and 512, 5 seeds.",
         _declared(_PERIOD),
     ),
     Measure(
-        "sparse-sums",
-        statements("gtopk/dense", "gtopk/topk"),
+        "sparse-sums", statements("gtopk/dense", "gtopk/topk"),
         "dsgd study gtopk: the cost of messages at 1 GbE, 32 ranks, with the compute times that the authors measured "
         "and those of one thread of this machine, 3 repetitions.",
-        _declared(_PASSES),
-        timed=True,
+        _declared(_PASSES), timed=True,
     ),
     Measure(
-        "thousandths",
-        statements("gtopk/convergence"),
+        "thousandths", statements("gtopk/convergence"),
         "dsgd study gtopk: a small convolutional network on digits and an LSTM on generated text, four simulated "
         "ranks, one entry in a thousand after the published warm-up, 16 epochs, 3 seeds.",
-        _declared(_COURSES, "torch"),
-        "Needs torch.",
+        _declared(_COURSES, "torch"), "Needs torch.",
     ),
     Measure(
-        "speedups",
-        statements("pcl"),
-        "dsgd study scaling: the balance of layers, from nominal rates.",
+        "speedups", statements("pcl"), "dsgd study scaling: the balance of layers, from nominal rates.",
         _declared(scaling.STUDY),
     ),
     Measure(
-        "collectives",
-        statements("dsgd/collectives-auto", "dsgd/collectives-model"),
+        "collectives", statements("dsgd/collectives-auto", "dsgd/collectives-model"),
         "dsgd study collectives on this machine: two threads, and two processes over shared memory, 8 B to 256 KiB, "
         "calibrated four times.",
-        _declared(_SUMS, times=_CALIBRATIONS),
-        timed=True,
+        _declared(_SUMS, times=_CALIBRATIONS), timed=True,
     ),
     Measure(
         "elimination",
         statements(
-            "shrinking/sequential",
-            "shrinking/saved",
-            "shrinking/saved-on-ranks",
-            "dsgd/elimination-optimum",
-            "dsgd/elimination-values",
-            "dsgd/elimination-slower",
+            "shrinking/sequential", "shrinking/saved", "shrinking/saved-on-ranks", "dsgd/elimination-optimum",
+            "dsgd/elimination-values", "dsgd/elimination-slower",
         ),
         "dsgd study elimination on this machine: 4,000 generated rows, clean and noisy, a cache of a hundredth, 4 "
         "repetitions; two worker processes on the clean rows.",
-        _declared(_PRESETS),
-        timed=True,
+        _declared(_PRESETS), timed=True,
     ),
     Measure(
-        "processes",
-        statements("shrinking/processes"),
+        "processes", statements("shrinking/processes"),
         "The published algorithm on 2,000 generated rows, noisy, and a model of its steps on 4,096 processes and 11 "
         "million rows.",
         _many_processes,
     ),
     Measure(
-        "svm-ranks",
-        statements("dsgd/svm-model", "dsgd/svm-ranks"),
+        "svm-ranks", statements("dsgd/svm-model", "dsgd/svm-ranks"),
         "The rounds of the kernel SVM in one process and in two worker processes, of four generated sets, 4 turns; the "
         "last set is predicted from the others, and what 4,096 ranks and 11 million rows would take.",
-        _rounds,
-        timed=True,
+        _rounds, timed=True,
     ),
     Measure(
-        "strategies",
-        statements("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
+        "strategies", statements("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
         "dsgd study strategies: all strategies on 16 simulated ranks, 10GbE, generated rows, 3 seeds.",
         _declared(_STRATEGIES),
     ),
     Measure(
-        "auto",
-        statements("dsgd/auto-time", "dsgd/auto-time-mean", "dsgd/auto-accuracy"),
+        "auto", statements("dsgd/auto-time", "dsgd/auto-time-mean", "dsgd/auto-accuracy"),
         "dsgd study tuning on 2 simulated ranks, 10GbE, two generated sets, periods 16 to 4,096, 5 seeds.",
         _declared(_AUTO),
     ),
     Measure(
-        "speedup",
-        statements("dsgd/speedup-one", "dsgd/speedup-peer"),
+        "speedup", statements("dsgd/speedup-one", "dsgd/speedup-peer"),
         "dsgd study speedup on this machine: two worker processes, 2,000,000 generated rows of 28 columns, 2 epochs, 5 "
         "seeds.",
-        _declared(_SOONER),
-        timed=True,
+        _declared(_SOONER), timed=True,
     ),
     Measure(
         "noise",
         statements("srg/outliers", "srg/as-good", "srg/draw", "saga/linear", "svrg/linear", "dsgd/draw-step"),
         "dsgd study variance on one thread of this machine: four problems, 5 seeds; steps on a thousand and on a "
         "million rows, 25 repetitions.",
-        _declared(_NOISE),
-        timed=True,
+        _declared(_NOISE), timed=True,
     ),
     Measure(
-        "features",
-        statements("agents", "rff"),
+        "features", statements("agents", "rff"),
         "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
         "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
         _declared(_FEATURES),
     ),
     Measure(
-        "transports",
-        statements("zerocopy/general", "zerocopy/tuned"),
+        "transports", statements("zerocopy/general", "zerocopy/tuned"),
         "dsgd study transports on this machine: training with a parameter server over Dask's RPC, a ring of memory and "
         "registered slots; 254 and 25,557,032 parameters, 7 repetitions.",
-        _declared(_ZERO_COPY),
-        timed=True,
+        _declared(_ZERO_COPY), timed=True,
     ),
     Measure(
-        "digits",
-        tuple(one for key, one in STATEMENTS.items() if key.startswith("dsgd/dnn-")),
+        "digits", tuple(one for key, one in STATEMENTS.items() if key.startswith("dsgd/dnn-")),
         "dsgd study dnn on two simulated ranks: a network with one hidden layer on generated digits.",
         _declared(_NETWORKS, "torch"),
         "Needs torch; accuracies also all digits of MNIST (DSGD_DATA) and `dsgd study dnn`.",
     ),
-)
+)  # fmt: skip

@@ -15,21 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from dsgd import report
 from dsgd.errors import DsgdError
-from dsgd.report import (
-    Axis,
-    Figure,
-    Level,
-    Line,
-    Mark,
-    Page,
-    Panel,
-    Table,
-    byte_text,
-    check_extras,
-    figure_text,
-    seconds_text,
-)
 from dsgd.report.figures import texts_at
 from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
 from dsgd.study.comparison.runs import FAMILIES, SEQUENTIAL
@@ -135,7 +122,10 @@ class StrategyGang:
     def highlights(self, excess: float, noun: str) -> list[tuple[str, str]]:
         """Return how many reach the target, and the least seconds and bytes with which one does."""
         found = [(f"{len(self.reached(excess))} of {len(self.cells)}", f"{noun} reach the target")]
-        for cost, text, word in (("seconds", seconds_text, "soonest"), ("bytes_sent", byte_text, "fewest")):
+        for cost, text, word in (
+            ("seconds", report.seconds_text, "soonest"),
+            ("bytes_sent", report.byte_text, "fewest"),
+        ):
             if best := self.best(excess, cost):
                 found.append((text(best[1]), f"to the target, {word}: {best[0]}"))
         return found
@@ -169,7 +159,7 @@ def gang_of(
     return StrategyGang(dataset, rows[0]["ranks"] if rows else 1, where, sequential, cells, given)
 
 
-def strategy_table(gang: StrategyGang, *, excess: float) -> Table:
+def strategy_table(gang: StrategyGang, *, excess: float) -> report.Table:
     """Return one row per strategy, the sequential run first; the target is its final objective and an excess."""
     target, front = gang.target(excess), gang.front(excess)
     columns = (
@@ -193,7 +183,7 @@ def strategy_table(gang: StrategyGang, *, excess: float) -> Table:
         note += " Diverged: the model left the range of numbers with some seed; medians are those of the others."
     if any(cell.is_trivial for cell in gang.cells if not cell.n_diverged):
         note += " No claim: no better than always predicting the commonest label."
-    return Table(gang.name, columns, rows, note)
+    return report.Table(gang.name, columns, rows, note)
 
 
 def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[str]) -> tuple[str, ...]:
@@ -206,12 +196,12 @@ def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[
     return (
         cell.name + " *" * (cell.name in front),
         f"{first['eta0']:g}" if first["schedule"] == "constant" else str(first["schedule"]),
-        figure_text(cell.median("train_s") / epochs),
-        "-" if alone else byte_text(cell.median("bytes_sent") / epochs),
-        "-" if alone or control is None else byte_text(control.median / epochs),
+        report.figure_text(cell.median("train_s") / epochs),
+        "-" if alone else report.byte_text(cell.median("bytes_sent") / epochs),
+        "-" if alone or control is None else report.byte_text(control.median / epochs),
         f"{point['epoch']:g}" if point else missed,
-        figure_text(point["seconds"]) if point else "-",
-        byte_text(point["bytes_sent"]) if point and not alone else "-",
+        report.figure_text(point["seconds"]) if point else "-",
+        report.byte_text(point["bytes_sent"]) if point and not alone else "-",
         f"{cell.median('test_accuracy'):.2%}",
         "-" if alone else f"{100 * gang.behind(cell):+.2f}",
         f"{cell.median('objective'):.4f}",
@@ -231,16 +221,16 @@ def strategy_answer(gang: StrategyGang, excess: float) -> str:
     if soonest is None or fewest is None:
         return f"On {gang.name} none of {n_cells} strategies came {goal}.{said}"
     alone = gang.sequential.reached(gang.target(excess))
-    beside = f" (sequential: {figure_text(alone['seconds'])} s)" if alone else ""
-    least = f"with the fewest bytes, {byte_text(fewest[1])}"
+    beside = f" (sequential: {report.figure_text(alone['seconds'])} s)" if alone else ""
+    least = f"with the fewest bytes, {report.byte_text(fewest[1])}"
     least = f"and {least}" if fewest[0] == soonest[0] else f"{fewest[0]} {least}"
     return (
         f"On {gang.name}, {len(gang.reached(excess))} of {n_cells} strategies came {goal}: {soonest[0]} soonest, after "
-        f"{figure_text(soonest[1])} s{beside}, {least}.{said}"
+        f"{report.figure_text(soonest[1])} s{beside}, {least}.{said}"
     )
 
 
-def versus_table(gang: StrategyGang, *, excess: float, busy: bool = False) -> Table:
+def versus_table(gang: StrategyGang, *, excess: float, busy: bool = False) -> report.Table:
     """Return how each strategy compares with the first, with 95 % intervals over the seeds that both have."""
     first, *others = gang.cells
     rows = [_versus(gang, first, cell, excess, busy=busy) for cell in others]
@@ -251,7 +241,7 @@ def versus_table(gang: StrategyGang, *, excess: float, busy: bool = False) -> Ta
     if busy:
         note += " The machine was busy with other work, so its seconds decide nothing."
     columns = (f"beside {first.name}", "seconds", "verdict", "bytes", "verdict", "accuracy", "verdict")
-    return Table(f"Beside {first.name}", columns, rows, note, n_text=7)
+    return report.Table(f"Beside {first.name}", columns, rows, note, n_text=7)
 
 
 def _versus(
@@ -287,22 +277,19 @@ def _said(found: Interval | None, form: Callable[[float], str], even: float, wor
     return [found.text(form), high if found.low > even else low]
 
 
-def search_table(rows: Sequence[Row]) -> Table:
+def search_table(rows: Sequence[Row]) -> report.Table:
     """Return what was tried for rate and period, one row per trial."""
-    return Table.of(
-        "Search for rate and period",
-        rows,
-        {
-            "strategy": lambda row: row["strategy"] + " *" * row["chosen"],
-            "with": lambda row: row["sync"],
-            "rate": lambda row: f"{row['eta0']:g}" if row["schedule"] != "optimal" else "optimal",
-            "s to target": lambda row: "-" if row["to_target_s"] is None else figure_text(row["to_target_s"]),
-            "objective": lambda row: "diverged" if row["diverged"] else f"{row['objective']:.4g}",
-        },
+    note = (
         f"All trials have seed {rows[0]['seed']}, which no other run has. * taken: soonest at the target, which is the "
-        "best final objective of all trials and a little; else the lowest objective.",
-        n_text=2,
+        "best final objective of all trials and a little; else the lowest objective."
     )
+    return report.Table.of(
+        "Search for rate and period", rows,
+        "strategy = name | with = sync | rate = rate | s to target = to_target_s:3 | objective = objective", note, 2,
+        name=lambda row: row["strategy"] + " *" * row["chosen"],
+        rate=lambda row: f"{row['eta0']:g}" if row["schedule"] != "optimal" else "optimal",
+        objective=lambda row: "diverged" if row["diverged"] else f"{row['objective']:.4g}",
+    )  # fmt: skip
 
 
 _FRONT: Final = (
@@ -317,19 +304,21 @@ _CURVES: Final = (
 
 #: What curves are drawn against: the column of a point, the name of the panel, and the axis.
 _AGAINST: Final = (
-    ("rows", "Rows", Axis("rows seen", "log")), ("bytes_sent", "Bytes", Axis("sent by all ranks", "log", "B")),
-    ("messages", "Messages", Axis("messages of all ranks", "log")), ("seconds", "Seconds", Axis("time", "log", "s")),
-)  # fmt: skip
+    ("rows", "Rows", report.Axis("rows seen", "log")),
+    ("bytes_sent", "Bytes", report.Axis("sent by all ranks", "log", "B")),
+    ("messages", "Messages", report.Axis("messages of all ranks", "log")),
+    ("seconds", "Seconds", report.Axis("time", "log", "s")),
+)
 
 # What early points are allowed to take of the height, over the target.
 _HIGHEST: Final = 2.5
 
 
-def curves_figure(gang: StrategyGang, excess: float) -> Figure:
+def curves_figure(gang: StrategyGang, excess: float) -> report.Figure:
     """Return the learning curves of all strategies against rows, bytes, messages and seconds."""
     panels = []
     for against, title, x in _AGAINST:
-        marks: list[Mark] = []
+        marks: list[report.Mark] = []
         if against in ("rows", "seconds"):
             marks.append(curve_line(gang.sequential, against, colour=TEXT, marker="", dash="dotted", ranges=()))
         marks += [
@@ -337,15 +326,17 @@ def curves_figure(gang: StrategyGang, excess: float) -> Figure:
             for number, cell in enumerate(gang.cells)
             if cell.rows
         ]
-        marks.append(Level(gang.target(excess), "target", ORANGE))
+        marks.append(report.Level(gang.target(excess), "target", ORANGE))
         values = [value for mark in marks for value in mark.values("y")]
         low, high = min(values), min(max(values), _HIGHEST * gang.target(excess))
         room = 0.05 * (high - low)
-        panels.append(Panel(title, x, Axis("training objective", low=low - room, high=high + room), marks))
-    return Figure("curves", f"Learning curves: {gang.name}", _CURVES, panels, columns=2, height=330, share="y")
+        panels.append(
+            report.Panel(title, x, report.Axis("training objective", low=low - room, high=high + room), marks)
+        )
+    return report.Figure("curves", f"Learning curves: {gang.name}", _CURVES, panels, columns=2, height=330, share="y")
 
 
-def curve_line(cell: StrategyCell, against: str, number: int = 0, **style: Any) -> Line:
+def curve_line(cell: StrategyCell, against: str, number: int = 0, **style: Any) -> report.Line:
     """Return the training objective of a strategy against a column of its curve."""
     # What has sent nothing has no place on an axis of powers.
     points = [(x, y) for x, y in zip(cell.along(against), cell.along("objective"), strict=True) if x.median > 0]
@@ -353,10 +344,10 @@ def curve_line(cell: StrategyCell, against: str, number: int = 0, **style: Any) 
     return line_of(cell.name, x, y, number, **{"width": 1.6} | style)
 
 
-def front_figure(gang: StrategyGang, excess: float, name: str = "pareto") -> Figure:
+def front_figure(gang: StrategyGang, excess: float, name: str = "pareto") -> report.Figure:
     """Return the cost of the target: seconds, and bytes."""
     title = f"Bytes and seconds to the target: {gang.name}"
-    return Figure(name, title, _FRONT, [_front(gang, excess)], height=480)
+    return report.Figure(name, title, _FRONT, [_front(gang, excess)], height=480)
 
 
 def _below(values: Sequence[float], share: float) -> float:
@@ -366,20 +357,20 @@ def _below(values: Sequence[float], share: float) -> float:
     return min(0.6 * low, begin)
 
 
-def _front(gang: StrategyGang, excess: float) -> Panel:
+def _front(gang: StrategyGang, excess: float) -> report.Panel:
     reached, front = gang.reached(excess), gang.front(excess)
     points = {name: (at["seconds"], max(1.0, at["bytes_sent"])) for name, at in reached.items()}
     written = texts_at({name: points[name] for name in front})
-    marks: list[Mark] = []
+    marks: list[report.Mark] = []
     if front:
         x, y = zip(*(points[name] for name in front), strict=True)
-        marks.append(Line("Pareto front", x, y, GREY, width=1.4, steps=True, pale=True))
+        marks.append(report.Line("Pareto front", x, y, GREY, width=1.4, steps=True, pale=True))
     for number, family in enumerate(FAMILIES):
         names = [cell.name for cell in gang.cells if cell.name in reached and cell.family == family]
         if names:
             x, y = zip(*(points[name] for name in names), strict=True)
             colour, marker = (*SERIES, SKY, TEXT)[number % 7], MARKERS[number % len(MARKERS)]
-            marks.append(Line(family, x, y, colour, marker, width=0.0, size=10.0, names=names, written=written))
+            marks.append(report.Line(family, x, y, colour, marker, width=0.0, size=10.0, names=names, written=written))
     target = f"{gang.target(excess):.4g}"
     title = f"To a training objective of {target}" if reached else f"No strategy has reached {target}"
     # Names stand left of and below the points of the front, where no other can be; they need room.
@@ -387,11 +378,8 @@ def _front(gang: StrategyGang, excess: float) -> Panel:
         _below([max(least, point[side]) for point in reached.values()], share) if reached else None
         for side, least, share in (("seconds", 1e-9, 0.35), ("bytes_sent", 1.0, 0.0))
     )
-    x_axis = Axis("time to the target", "log", "s", low=low_s)
-    return Panel(title, x_axis, Axis("sent by all ranks", "log", "B", low=low_bytes), marks)
-
-
-_WIDTH: Final = 170
+    x_axis = report.Axis("time to the target", "log", "s", low=low_s)
+    return report.Panel(title, x_axis, report.Axis("sent by all ranks", "log", "B", low=low_bytes), marks)
 
 
 @dataclass(frozen=True, repr=False)
@@ -439,23 +427,18 @@ class Comparison:
         """Who reaches the target soonest, and who with the fewest bytes, in a sentence or two."""
         return strategy_answer(self.gang, self.target_excess)
 
-    def table(self) -> Table:
+    def table(self) -> report.Table:
         """Return a row per method: seconds, bytes and epochs to the target, accuracy, objective; medians over seeds."""
         return strategy_table(self.gang, excess=self.target_excess)
 
-    def versus(self) -> Table:
+    def versus(self) -> report.Table:
         """Return how each method compares with the first, with 95 % intervals over the seeds, and what they decide."""
         return versus_table(self.gang, excess=self.target_excess, busy=were_busy(self.rows))
 
     def __str__(self) -> str:
         """Return the tables and the answer as text."""
-        from rich.console import Console
-
         text = io.StringIO()
-        console = Console(file=text, width=_WIDTH, highlight=False)
-        for table in self._tables():
-            console.print(table.renderable())
-        console.print(self.answer, markup=False)
+        report.show_tables(self._tables(), text).print(self.answer, markup=False)
         lines = text.getvalue().splitlines()
         return "\n".join(line.rstrip() for line in lines)
 
@@ -500,7 +483,7 @@ class Comparison:
         DsgdError
             matplotlib is not installed; says how to get it.
         """
-        check_extras("plot()", "matplotlib")
+        report.check_extras("plot()", "matplotlib")
         from dsgd.report.png import canvas, picture
 
         drawn = canvas(curves_figure(self.gang, self.target_excess), dark=dark)
@@ -508,14 +491,14 @@ class Comparison:
             Path(path).write_bytes(picture(drawn))
         return drawn
 
-    def page(self) -> Page:
+    def page(self) -> report.Page:
         """Return the page: answer, figures, tables, what was run, and all rows to download."""
         return study_page(Study("compare", QUESTION, (), {}, (), self._report), [*self.rows, *self.search])
 
     def _report(self, study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         first, gang, excess = self.rows[0], self.gang, self.target_excess
         names = {row["strategy"]: row for row in self.rows}
-        methods = Table(
+        methods = report.Table(
             "Methods",
             ("strategy", "sync=", "rate"),
             [(name, row["sync"], f"{row['eta0']:g}") for name, row in names.items()],
@@ -552,5 +535,5 @@ class Comparison:
         """
         return self.page().write(path)
 
-    def _tables(self) -> list[Table]:
+    def _tables(self) -> list[report.Table]:
         return [self.table(), *([self.versus()] if len(self.gang.cells) > 1 else [])]

@@ -27,6 +27,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from dsgd.datasets import find, load_or_generate, locate, split_rows
 from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.estimators import SGDClassifier
 from dsgd.ledger import PHASES
 from dsgd.runtime import connect_client
 from dsgd.sim import SimulatedCluster
@@ -224,6 +225,14 @@ def missing_runs(found: int, asked: int) -> str:
         "interrupted. What was measured before is kept. To run the others, name the folder of the data in DSGD_DATA "
         "and give the same command."
     )
+
+
+def classifier(run: Any, **options: Any) -> SGDClassifier:
+    """Return the model of a run, not trained: of its loss, penalty, schedule and seed, for a number of epochs."""
+    schedule = {"learning_rate": run.schedule} if hasattr(run, "schedule") else {}
+    return SGDClassifier(
+        loss=run.loss, alpha=run.alpha, tol=None, random_state=run.seed, **schedule | options
+    )  # fmt: skip
 
 
 # Bytes and messages of the algorithm, and of control.

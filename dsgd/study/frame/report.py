@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from dsgd.report import Claim, Line, Table, load_doubts, origin_doubts, ran, series
 from dsgd.study.frame.data import missing_runs
 from dsgd.study.frame.rows import Row, Stat, cells_of
 
-_COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
-    "data": lambda row: row["dataset"],
-    "source": lambda row: row["source"],
-    "train rows": lambda row: f"{row['rows']:,}",
-    "test rows": lambda row: f"{row['test_rows']:,}",
-    "a row": lambda row: " x ".join(map(str, row["shape"])),
-    "features": lambda row: f"{row['features']:,}",
-    "columns": lambda row: f"{row['columns']:,}",
-    "gamma": lambda row: f"{row['gamma']:.3g}",
-    "non-zero": lambda row: f"{row['density']:.1%}",
-    "commonest label": lambda row: f"{row['majority_accuracy']:.2%}",
-    "checksum": lambda row: row.get("checksum", "-"),
-    "best possible": lambda row: "-" if row["bayes_accuracy"] is None else f"{row['bayes_accuracy']:.2%}",
-}
+_COLUMNS: Final = {
+    "data": "dataset", "source": "source", "train rows": "rows:,", "test rows": "test_rows:,", "a row": "shape",
+    "features": "features:,", "columns": "columns:,", "gamma": "gamma:.3g", "non-zero": "density:.1%",
+    "commonest label": "majority_accuracy:.2%", "checksum": "checksum", "best possible": "bayes_accuracy:.2%",
+}  # fmt: skip
 
 
 def data_table(rows: Iterable[Row], *more: str, note: str = "", title: str = "Data") -> Table:
     """Return what was trained on: name, source, rows and checksum of each set, and `more` columns."""
-    columns = {name: _COLUMNS[name] for name in ("data", "source", "train rows", "test rows", *more, "checksum")}
-    return Table.of(title, (cell.rows[0] for cell in cells_of(rows, "dataset")), columns, note, n_text=2)
+    names = ("data", "source", "train rows", "test rows", *more, "checksum")
+    columns = " | ".join(f"{name} = {_COLUMNS[name]}" for name in names)
+    first = (cell.rows[0] for cell in cells_of(rows, "dataset"))
+    return Table.of(title, first, columns, note, 2, shape=lambda row: " x ".join(map(str, row["shape"])))
 
 
 def facts(rows: Sequence[Row], *own: tuple[str, str]) -> list[tuple[str, str]]:
@@ -78,6 +72,35 @@ def joined(values: Iterable[object]) -> str:
 def time_text(seconds: float) -> str:
     """Return seconds from one second on, and milliseconds below."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def lines_of(
+    groups: Mapping[str, Sequence[Any]], x: Callable[[Any], Any] | str, y: Callable[[Any], Any] | str,
+    looks: Mapping[str, Mapping[str, Any]] | None = None, **style: Any,
+) -> list[Line]:  # fmt: skip
+    """Return a line for each group of cells that has points, by its name.
+
+    Parameters
+    ----------
+    groups : mapping of str to sequence
+        The cells of each line.
+    x, y : callable or str
+        The coordinates of a cell, or of what an attribute names; of the column y its median and range. None is no
+        point.
+    looks : mapping, optional
+        How some lines look that do not look like the others.
+    **style
+        See `dsgd.report.Line`.
+    """
+    of_x = attrgetter(x) if isinstance(x, str) else x
+    of_y = (lambda cell: cell.stat(y)) if isinstance(y, str) else y
+    found = []
+    for number, (name, cells) in enumerate(groups.items()):
+        points = [(of_x(cell), at) for cell in cells if (at := of_y(cell)) is not None]
+        if points:
+            at_x, at_y = zip(*points, strict=True)
+            found.append(line_of(name, at_x, at_y, number, **style | dict((looks or {}).get(name, {}))))
+    return found
 
 
 def line_of(label: str, x: Sequence[float], y: Sequence[float | Stat], number: int = 0, **style: Any) -> Line:

@@ -4,7 +4,7 @@
 
     STUDY = Study(
         "msf", "How often must ranks synchronise?", ("msf",),
-        options={"every": Option((1, 16, 256), "Samples between two averages.", numbers=True, least=1)},
+        options={"every": Option((1, 16, 256), "Samples between two averages.", least=1)},
         grids=[Grid(lambda s: {"ranks": (1, 2), "dataset": s.data, "every": s.every}, measure, fixed=("epochs",))],
         report=report,
     )
@@ -54,9 +54,11 @@ class Option:
         What it is, for ``--help``; without it the command line does not have it.
     demo : object, optional
         Its value in the small form of the study; as always by default.
-    number, real, numbers, words, seeds : bool, default False
-        Whether the command line takes a (whole) number where there is none by default, numbers or words with commas
-        between, or how many seeds. Words are repeated options where it has other `flags`.
+    of : type, optional
+        What the command line takes where the default does not tell: int or float. Numbers have commas between; words
+        too, or are repeated options where it has other `flags`.
+    words, seeds : bool, default False
+        Whether words have commas between in any case, and whether it takes how many seeds.
     flags : sequence of str
         Its names on the command line; ``--name`` by default.
     panel : str
@@ -74,9 +76,7 @@ class Option:
     default: Any
     help: str = ""
     demo: Any = _AS_ALWAYS
-    number: bool = False
-    numbers: bool = False
-    real: bool = False
+    of: type | None = None
     words: bool = False
     seeds: bool = False
     flags: Sequence[str] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -202,20 +202,22 @@ def _message_table(cells: Sequence[WayCell]) -> Table:
 
 def _placement_table(cells: Sequence[WayCell]) -> Table:
     """Return registered slots beside slots agreed per message and a ring, by size."""
-    columns: dict[str, Callable[[WayCell], str]] = {
-        "message": lambda cell: byte_text(cell.n_bytes),
-        "registered": lambda cell: seconds_text(cell.message_s()),
-        "agreed": lambda cell: seconds_text(agreed.message_s()) if (agreed := cell.beside("agreed")) else "-",
-        "agreed / registered": lambda cell: _times(cell.slower("registered", by="agreed")),
-        "ring / registered": lambda cell: _times(cell.slower("registered", by="ring")),
-        "registered / bound": lambda cell: _times(cell.slower("none")),
-    }
+    columns = (
+        "message = n_bytes:B | registered = message | agreed = agreed | agreed / registered = copied | "
+        "ring / registered = ring | registered / bound = bound"
+    )
     note = (
         "Registered: written where the other process reads it, in a slot made once. Agreed: address and size come with "
         "the message, the other process allocates and reads. The bound is what it takes with nothing sent."
     )
     chosen = only(cells, part="messages", way="registered")
-    return Table.of("Static and dynamic placement", chosen, columns, note)
+    return Table.of(
+        "Static and dynamic placement", chosen, columns, note, message=lambda cell: seconds_text(cell.message_s()),
+        agreed=lambda cell: seconds_text(other.message_s()) if (other := cell.beside("agreed")) else "-",
+        copied=lambda cell: _times(cell.slower("registered", by="agreed")),
+        ring=lambda cell: _times(cell.slower("registered", by="ring")),
+        bound=lambda cell: _times(cell.slower("none")),
+    )  # fmt: skip
 
 
 def _copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
@@ -225,15 +227,10 @@ def _copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
     def text(cell: WayCell, *names: str) -> str:
         return byte_text(cell.copies(*names) * n_bytes) if in_bytes else f"{cell.copies(*names):.2f}"
 
-    columns = {
-        "way": lambda cell: cell.name,
-        "copied" if in_bytes else "copies": text,
-        "in processes": lambda cell: text(cell, "copied"),
-        "by the kernel": lambda cell: text(cell, *_BY_KERNEL),
-        "allocated": lambda cell: text(cell, "allocated"),
-        "allocations": lambda cell: f"{cell.median('allocations'):.0f}",
-        "system calls": lambda cell: f"{cell.median('calls'):.1f}",
-    }
+    columns = (
+        f"way = name | {'copied' if in_bytes else 'copies'} = copied | in processes = inside | "
+        "by the kernel = kernel | allocated = allocated | allocations = allocations:.0f | system calls = calls:.1f"
+    )
     each = "" if in_bytes else ", each as multiples of the message"
     note = (
         "Of both processes, for one message: bytes that memcpy and its relatives moved, that the kernel moved for "
@@ -241,8 +238,9 @@ def _copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
         "Allocations are all, those of Python objects too; system calls those that move data."
     )
     return Table.of(
-        f"Copies and allocations of a message of {byte_text(n_bytes)}",
-        only(cells, part="counts", n_bytes=n_bytes), columns, note,
+        f"Copies and allocations of a message of {byte_text(n_bytes)}", only(cells, part="counts", n_bytes=n_bytes),
+        columns, note, copied=text, inside=lambda cell: text(cell, "copied"),
+        kernel=lambda cell: text(cell, *_BY_KERNEL), allocated=lambda cell: text(cell, "allocated"),
     )  # fmt: skip
 
 
@@ -265,19 +263,21 @@ def _training_table(cells: Sequence[WayCell]) -> Table:
 
 def _memory_table(cells: Sequence[WayCell]) -> Table:
     """Return how fast memory is, and what that leaves to gain over the RPC."""
-    columns: dict[str, Callable[[WayCell], str]] = {
-        "message": lambda cell: byte_text(cell.n_bytes),
-        "write and read": lambda cell: seconds_text(cell.message_s()),
-        "GB/s": lambda cell: figure_text(cell.n_bytes / cell.message_s() / 1e9),
-        "a copy": lambda cell: seconds_text(cell.median("copy_s")),
-        "GB/s of copies": lambda cell: figure_text(cell.n_bytes / cell.median("copy_s") / 1e9),
-        "most to gain over Dask RPC": lambda cell: _times(cell.slower("none", by="rpc")),
-    }
+    columns = (
+        "message = n_bytes:B | write and read = message | GB/s = rate | a copy = copy_s:s | GB/s of copies = copies | "
+        "most to gain over Dask RPC = most"
+    )
     note = (
         "One process on memory of its own: a message is written once and read once, which every way must do, and "
         "copied once. No way can be more times faster than the last column says."
     )
-    return Table.of("The bound of memory", only(cells, part="messages", way="none"), columns, note)
+    return Table.of(
+        "The bound of memory", only(cells, part="messages", way="none"), columns, note,
+        message=lambda cell: seconds_text(cell.message_s()),
+        rate=lambda cell: figure_text(cell.n_bytes / cell.message_s() / 1e9),
+        copies=lambda cell: figure_text(cell.n_bytes / cell.median("copy_s") / 1e9),
+        most=lambda cell: _times(cell.slower("none", by="rpc")),
+    )  # fmt: skip
 
 
 def _verdict(cells: Sequence[WayCell]) -> str:
@@ -474,7 +474,7 @@ STUDY: Final = Study(
         "ways": Option(tuple(WAYS), "Ways, as rpc,tcp,registered; a wrong name lists them.", choices=tuple(WAYS)),
         "sizes": Option(
             (4, 1_000, 64_000, 1_000_000, 16_000_000, 256_000_000), "Bytes of messages, as 4,64000,16000000.",
-            (4, 64_000, 1_000_000, 16_000_000), numbers=True, least=4, may_be_empty=True, check=_check_size,
+            (4, 64_000, 1_000_000, 16_000_000), least=4, may_be_empty=True, check=_check_size,
         ),
         "models": Option(
             tuple(MODELS), "What is trained: logistic, cnn, 25M.", choices=tuple(MODELS), may_be_empty=True
