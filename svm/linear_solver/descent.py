@@ -63,6 +63,11 @@ from dsgd.types import AnyArray, FloatVector
 #: A sweep for the gap is due when this many visits per row were made since the last one.
 _VISITS_PER_SWEEP = 3.0
 
+#: Of few rows it is due later: a sweep takes as long as so many reads of entries. Nor is it due later than if a pass
+#: had `FEW_ENTRIES`, so that those left to `max_iter` are not gone before the rate is known.
+_READS_PER_SWEEP = 2**16
+FEW_ENTRIES = 1024
+
 #: So it is when the largest violation has fallen to this share of what it was in the first pass after that.
 _REACH = 0.1
 
@@ -83,11 +88,11 @@ class Trend:
 
     def passes_ahead(self, passes: float, gap: float) -> float:
         """Take in a gap; return the passes left, 0 while it is too early to say."""
-        self._seen.append((passes, gap))
-        if passes < self._earliest:
+        before, self._seen = self._seen, [*self._seen, (passes, gap)]
+        if passes < self._earliest or not before:
             return 0.0
         # The rate over the later half: the first passes close the gap faster than those that follow.
-        earlier = next(seen for seen in self._seen if seen[0] >= 0.4 * passes)
+        earlier = next((seen for seen in before if seen[0] >= 0.4 * passes), before[-1])
         rate = np.log(max(earlier[1], 1e-300) / max(gap, 1e-300)) / max(passes - earlier[0], 1e-300)
         return float(np.log(gap / self._tol) / rate) if rate > 0.0 else np.inf
 
@@ -114,11 +119,12 @@ def solve_dual_cd(
     # Few rows are visited in all passes up to a sweep in one call; many in a call for each, which an interrupt ends.
     parts = (rows.values, rows.indices, rows.bias, problem.epsilon)
     is_short = rows.n_entries < _SHORT
+    per_sweep = n_rows * max(_VISITS_PER_SWEEP, _READS_PER_SWEEP / max(rows.n_entries, FEW_ENTRIES))
     best, best_primal = weights.copy(), np.inf
     n_passes, work, visits, reach = 0, 0.0, 0, np.inf
     trend = Trend(tol, earliest)
     while True:
-        if visits == 0 or visits >= _VISITS_PER_SWEEP * n_rows or n_active == 0 or threshold <= reach:
+        if visits == 0 or visits >= per_sweep or n_active == 0 or threshold <= reach:
             limit = threshold if eliminate else np.inf
             beta = lines[5::8].copy()
             primal, dual, n_active = certify(
@@ -136,7 +142,7 @@ def solve_dual_cd(
                 n_active, threshold = n_rows, np.inf
                 active[:] = np.arange(n_rows)
         state = np.array([n_active, threshold, reach, 0.0, 0.0])
-        most = _VISITS_PER_SWEEP * n_rows - visits if is_short else 1.0
+        most = per_sweep - visits if is_short else 1.0
         key = np.uint64((seed + n_passes * int(GOLDEN)) % 2**64)
         cd_passes(*parts, lines, weights, active, state, eliminate, _REACH, most, key)
         n_active, threshold, reach = int(state[0]), float(state[1]), float(state[2])

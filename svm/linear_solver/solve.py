@@ -33,6 +33,8 @@ few.
   margin after a few passes. On features of different scales, or at large C, that takes thousands of passes, which
   cannot be known in advance; so the rate is watched here too, and if it predicts more than `PATIENCE` further passes,
   plus one for every ten columns, Newton's method continues from there.
+- Of some hundred rows a Newton step costs more in calls from Python than a hundred passes: there coordinate descent
+  begins whatever the loss, with more passes ahead.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from dsgd.linear_model.columns import Columns, make_columns
 from dsgd.linear_model.problem import Problem, SquaredHingeLoss, shrunk
 from dsgd.linear_model.problem import certify as certify_model
 from dsgd.linear_model.sparse_newton import solve_l1 as solve_by_working_sets
-from dsgd.svm.linear_solver.descent import solve_cocoa, solve_dual_cd
+from dsgd.svm.linear_solver.descent import FEW_ENTRIES, solve_cocoa, solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
 from dsgd.svm.linear_solver.rows import LinearRows, spread
@@ -150,6 +152,11 @@ SOLVERS = ("auto", "dual_cd", "newton", "cocoa")
 PATIENCE = 30.0
 COLUMNS_PER_PASS = 10.0
 
+#: Reads of entries in the time that Newton's method needs beside those of its own, in calls from Python: of few rows
+#: there may be so many more ahead.
+READS_AHEAD = 2**20
+SMOOTH_READS_AHEAD = 2**18
+
 #: The same for a squared loss on more columns than rows, and the passes after which the rate is judged there: for long
 #: the dual objective says nothing, and Newton's method finds it hard to begin early.
 SMOOTH_PATIENCE = 200.0
@@ -230,17 +237,21 @@ def _solve_penalised(
     """Solve a problem whose intercept is penalised; see `solve_linear`."""
     rows = problem.rows
     limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "team": team}
-    if solver == "newton" or (solver == "auto" and problem.is_smooth and rows.n_rows >= rows.width):
+    more = 1.0 / max(rows.n_entries, FEW_ENTRIES)
+    is_tall = problem.is_smooth and rows.n_rows >= rows.width
+    if solver == "newton" or (solver == "auto" and is_tall and SMOOTH_READS_AHEAD * more < 3.0 * PATIENCE):
         return solve_newton(problem, **limits, start=start or _from_sample(problem, **limits))
     if solver == "cocoa":
         return solve_cocoa(problem, **limits, seed=seed, start=start)
     descend = partial(solve_dual_cd, problem, **limits, seed=seed, start=None if start is None else start.duals)
     if solver == "dual_cd":
         return descend()
-    if problem.is_smooth:
+    if is_tall:
+        first = descend(patience=SMOOTH_READS_AHEAD * more)
+    elif problem.is_smooth:
         first = descend(patience=SMOOTH_PATIENCE, earliest=SMOOTH_EARLIEST)
     else:
-        first = descend(patience=PATIENCE + rows.width / COLUMNS_PER_PASS)
+        first = descend(patience=PATIENCE + rows.width / COLUMNS_PER_PASS + READS_AHEAD * more)
     if first.converged or first.n_iter >= max_iter:
         return first
     second = solve_newton(problem, **limits, start=first)
