@@ -13,25 +13,11 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidDataError
+from dsgd.inputs.tables.base import is_table, number_dtype, refuse_queries
 from dsgd.types import AnyArray
 
 # How numpy begins to say that a value is no number.
 _NOT_CONVERTED = ("could not convert string", "setting an array element with a sequence")
-
-
-def is_table(X: object) -> bool:
-    """Return whether X is a pandas data frame."""
-    # A query of Polars warns where its dtypes are asked for.
-    return hasattr(X, "iloc") and hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "to_numpy")
-
-
-def refuse_queries(X: object, name: str = "X") -> None:
-    """Raise `InvalidDataError` if X is a query that has not run, of Polars, say."""
-    if type(X).__name__ == "LazyFrame":
-        raise InvalidDataError(
-            f"{name} is a LazyFrame of {type(X).__module__.partition('.')[0]}: a query, whose rows are not there. Pass "
-            f"{name}.collect()."
-        )
 
 
 def table_values(X: Any) -> AnyArray:
@@ -202,11 +188,3 @@ def _no_numbers(estimator: Any, X: Any, error: Exception) -> str:
     else:
         advice = "Encode it, or drop it"
     return f"column {name!r} holds no numbers. {advice}."
-
-
-def number_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the numpy dtype of a column of numbers or bools (also of nullable ones such as Int64), else None."""
-    kind = getattr(dtype, "numpy_dtype", dtype)
-    if isinstance(kind, np.dtype) and kind.kind in "fiub":
-        return kind
-    return None

@@ -36,10 +36,11 @@ from sklearn.utils.validation import validate_data
 from dsgd.comm.memory.cores import count_cores
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import Block, BlockSummary, has_finite_sum, nbytes_of, pack_for_threads, side_by_side, summarise
-from dsgd.inputs.frames import in_memory, is_table, validated
+from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.named import take_tables
 from dsgd.inputs.shared import is_simulated
 from dsgd.inputs.sources import is_distributed
+from dsgd.inputs.tables.base import is_table
 from dsgd.local.blocks import Piece, readable
 from dsgd.local.shard import split
 from dsgd.stages import stage

@@ -18,7 +18,7 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.compress.base import AbstractCompressor
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.handover import Handover, handover_of
 from dsgd.sync.averaging import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod, EveryRows, Taxonomy, Weighing
@@ -113,9 +113,7 @@ class AbstractStrategy(Checked, ABC, Generic[StateT]):
         """Raise if a field is not what it declares, or the compressor is none for what is exchanged."""
         super().__post_init__()
         if self.compressor is not None:
-            from dsgd.sync.compression import check_compressor  # which is made of strategies
-
-            check_compressor(self)
+            _check_compressor(self, self.compressor)
 
     def sent_values(self, n_params: int) -> int:
         """Return how many numbers a rank sends to a peer in a round: the vector that is mixed, unless told else."""
@@ -464,3 +462,31 @@ def _fields(state: Any) -> Iterator[tuple[str, Any, Field[Any]]]:
             continue
         for outer, record in records.items():
             yield from ((f"{outer}.{name}", inner, at) for name, inner, at in _fields(record))
+
+
+def _check_compressor(strategy: Any, compressor: Any) -> None:
+    """Raise unless the compressor of a strategy is one, and may compress what the strategy exchanges."""
+    name = type(strategy).__name__
+    if compressor != "auto" and not isinstance(compressor, AbstractCompressor):
+        raise InvalidParameterError(
+            f"{name}(compressor=...) must be a compressor of dsgd.compress, 'auto' or None. Got {compressor!r}."
+        )
+    if strategy.overlap and strategy.exchanges == "model":
+        raise IncompatiblePartsError(
+            f"{name}(overlap=True) cannot be combined with compressor={compressor!r}: the difference from the last "
+            "common model is compressed, and with overlap there is none. Leave out one of them."
+        )
+    from dsgd.compress import DGC, DeMo, ErrorFeedback, Layerwise, MajorityVote
+
+    held = compressor.compressors if isinstance(compressor, Layerwise) else (compressor,)
+    innermost = [each.compressor if isinstance(each, ErrorFeedback) else each for each in held]
+    if strategy.exchanges == "model" and any(isinstance(each, (DGC, DeMo, MajorityVote)) for each in innermost):
+        raise IncompatiblePartsError(
+            f"{name} exchanges differences of models, and {compressor!r} is made for gradients: use it with "
+            "MinibatchSGD, or ErrorFeedback(TopK(...)) or ErrorFeedback(Sign()) here."
+        )
+    if strategy.exchanges == "gradient" and compressor != "auto" and compressor.needs_feedback:
+        raise IncompatiblePartsError(
+            f"{name} with compressor={compressor!r}: what it leaves out of a gradient would be lost, and SGD would "
+            f"stall. Use ErrorFeedback({compressor!r})."
+        )

@@ -37,7 +37,6 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.compress.base import AbstractCompressor, AbstractMemory
-from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.handover import ALIKE
 from dsgd.kernels.select import spread_nonzero
 from dsgd.ledger import ENCODE
@@ -61,36 +60,6 @@ class CompressionState:
     reference: FloatVector = field(metadata=ALIKE)
     # The state of the compressor.
     memory: AbstractMemory
-
-
-def check_compressor(strategy: Any) -> None:
-    """Raise unless the compressor of a strategy is one, and may compress what the strategy exchanges."""
-    compressor, name = strategy.compressor, type(strategy).__name__
-    if compressor is None:
-        return
-    if compressor != "auto" and not isinstance(compressor, AbstractCompressor):
-        raise InvalidParameterError(
-            f"{name}(compressor=...) must be a compressor of dsgd.compress, 'auto' or None. Got {compressor!r}."
-        )
-    if strategy.overlap and strategy.exchanges == "model":
-        raise IncompatiblePartsError(
-            f"{name}(overlap=True) cannot be combined with compressor={compressor!r}: the difference from the last "
-            "common model is compressed, and with overlap there is none. Leave out one of them."
-        )
-    from dsgd.compress import DGC, DeMo, ErrorFeedback, Layerwise, MajorityVote
-
-    held = compressor.compressors if isinstance(compressor, Layerwise) else (compressor,)
-    innermost = [each.compressor if isinstance(each, ErrorFeedback) else each for each in held]
-    if strategy.exchanges == "model" and any(isinstance(each, (DGC, DeMo, MajorityVote)) for each in innermost):
-        raise IncompatiblePartsError(
-            f"{name} exchanges differences of models, and {compressor!r} is made for gradients: use it with "
-            "MinibatchSGD, or ErrorFeedback(TopK(...)) or ErrorFeedback(Sign()) here."
-        )
-    if strategy.exchanges == "gradient" and compressor != "auto" and compressor.needs_feedback:
-        raise IncompatiblePartsError(
-            f"{name} with compressor={compressor!r}: what it leaves out of a gradient would be lost, and SGD would "
-            f"stall. Use ErrorFeedback({compressor!r})."
-        )
 
 
 def acts_alone(strategy: Any) -> bool:

@@ -293,3 +293,26 @@ def _plain(texts: Any) -> Any:
     import pyarrow as pa
 
     return texts if pa.types.is_string(texts.type) else texts.cast(pa.large_string())
+
+
+def is_table(X: object) -> bool:
+    """Return whether X is a pandas data frame."""
+    # A query of Polars warns where its dtypes are asked for.
+    return hasattr(X, "iloc") and hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "to_numpy")
+
+
+def refuse_queries(X: object, name: str = "X") -> None:
+    """Raise `InvalidDataError` if X is a query that has not run, of Polars, say."""
+    if type(X).__name__ == "LazyFrame":
+        raise InvalidDataError(
+            f"{name} is a LazyFrame of {type(X).__module__.partition('.')[0]}: a query, whose rows are not there. Pass "
+            f"{name}.collect()."
+        )
+
+
+def number_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """Return the numpy dtype of a column of numbers or bools (also of nullable ones such as Int64), else None."""
+    kind = getattr(dtype, "numpy_dtype", dtype)
+    if isinstance(kind, np.dtype) and kind.kind in "fiub":
+        return kind
+    return None

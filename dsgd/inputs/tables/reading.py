@@ -22,9 +22,20 @@ from typing import Any, final
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.frames import is_table, number_dtype, refuse_queries
 from dsgd.inputs.tables.arrow_table import ArrowTable, arrow_table, is_of_numbers, utf8_buffers
-from dsgd.inputs.tables.base import ArrayTable, Coded, Kind, Table, coded_one_by_one, no_categories, parsed, wrong_kind
+from dsgd.inputs.tables.base import (
+    ArrayTable,
+    Coded,
+    Kind,
+    Table,
+    coded_one_by_one,
+    is_table,
+    no_categories,
+    number_dtype,
+    parsed,
+    refuse_queries,
+    wrong_kind,
+)
 from dsgd.types import AnyArray
 
 
