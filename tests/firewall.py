@@ -87,12 +87,6 @@ def refused(dask_worker: Any) -> dict[str, int]:
     return dict(plugin.relays.refused)
 
 
-def addresses(dask_scheduler: Any) -> list[str]:
-    """Return where ranks listen that have come to the rendezvous."""
-    plugin = next(p for name, p in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs"))
-    return [address for job in plugin.registry.jobs.values() for address in job.addresses.values()]
-
-
 def refuse_own_wire(dask_worker: Any) -> str:
     """Return what a rank on this worker says to a wire of another package, which does not have its certificates."""
     try:

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,17 +79,44 @@ def on_ranks(
     return run_on_cluster(program, list(blocks), client=gang, pack=pack, args=args, **options)
 
 
+def once(action: Callable[[], Any]) -> Callable[[Mapping[str, Any]], None]:
+    """Return a listener that acts on the first event of a running program."""
+    done: list[bool] = []
+
+    def listen(event: Mapping[str, Any]) -> None:
+        if not done and "phase" not in event:
+            done.append(True)
+            action()
+
+    return listen
+
+
+def plugins_of(dask_scheduler: Any) -> list[Any]:
+    """Return the plugins that know of gangs."""
+    return [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
+
+
+def jobs_of(dask_scheduler: Any) -> list[Any]:
+    """Return the jobs that a scheduler knows."""
+    return [job for plugin in plugins_of(dask_scheduler) for job in plugin.registry.jobs.values()]
+
+
+def n_started(dask_scheduler: Any) -> int:
+    """Return how many members of running jobs have begun."""
+    return sum(len(job.started) for job in jobs_of(dask_scheduler))
+
+
+def addresses(dask_scheduler: Any) -> list[str]:
+    """Return where ranks listen that have come to the rendezvous."""
+    return [address for job in jobs_of(dask_scheduler) for address in job.addresses.values()]
+
+
 def rank_workers(client: Client) -> list[str]:
     """Return the worker of each rank of the running job."""
-    members: list[str] = client.run_on_scheduler(_members)
+    members: list[str] = client.run_on_scheduler(
+        lambda dask_scheduler: [member.worker for job in jobs_of(dask_scheduler) for member in job.members]
+    )
     return members
-
-
-def _members(dask_scheduler: Any) -> list[str]:
-    for name, plugin in dask_scheduler.plugins.items():
-        if name.startswith("dsgd-gangs"):
-            return [member.worker for job in plugin.registry.jobs.values() for member in job.members]
-    return []
 
 
 def signal_rank(client: Client, rank: int, number: signal.Signals = signal.SIGKILL) -> tuple[str, int]:
@@ -136,11 +163,10 @@ def _dask_addresses(client: Client) -> list[str]:
 
 def _left_on_scheduler(dask_scheduler: Any) -> list[str]:
     left = [f"task {key}: {task.state}" for key, task in dask_scheduler.tasks.items() if str(key).startswith("dsgd-")]
-    for name, plugin in dask_scheduler.plugins.items():
-        if name.startswith("dsgd-gangs"):
-            left += [f"job {job}" for job in plugin.registry.jobs]
-            left += [f"lease of {worker}" for worker in plugin.registry.leases]
-            left += [f"waiter of {job}" for job in (*plugin._changed, *plugin._meetings)]
+    for plugin in plugins_of(dask_scheduler):
+        left += [f"job {job}" for job in plugin.registry.jobs]
+        left += [f"lease of {worker}" for worker in plugin.registry.leases]
+        left += [f"waiter of {job}" for job in (*plugin._changed, *plugin._meetings)]
     left += [f"dataset {name}" for name in dask_scheduler.extensions["publish"].datasets if "dsgd" in str(name)]
     # What holds a published dataset stays in Dask's list when it is unpublished, and holds nothing.
     clients = [name for name, client in dask_scheduler.clients.items() if client.wants_what or "published" not in name]

@@ -100,10 +100,9 @@ class Fit:
         return float(self.model.elimination_history_[0][-1].seconds)
 
 
-def fit(client: Client, X: Any, y: Any, on_failure: str = "raise", **options: Any) -> Fit:
+def fit(client: Client, X: Any, y: Any, policy: str = "raise", **options: Any) -> Fit:
     """Fit once."""
-    model = SVC(n_jobs=1, client=Gang(client, on_failure=on_failure), **options)
-    before = client.run(processor_seconds)
+    model, before = SVC(n_jobs=1, client=Gang(client, on_failure=policy), **options), client.run(processor_seconds)
     seconds, after = timed(model.fit, X, y).seconds, client.run(processor_seconds)
     return Fit(seconds, max(after[worker] - before[worker] for worker in after), model)
 
@@ -192,10 +191,10 @@ def compare_pairs(n: int, n_classes: int, repeats: int, rows: Rows) -> None:
     for _ in range(repeats):
         for n_ranks in (1, 2):
             with cluster(n_ranks) as client:
-                for way, (size, on_failure) in ways.items():
+                for way, (size, policy) in ways.items():
                     if size == n_ranks:
-                        fit(client, *many_classes(200, 3), on_failure=on_failure)
-                        fits[way].append(fit(client, X, y, C=10.0, on_failure=on_failure))
+                        fit(client, *many_classes(200, 3), policy=policy)
+                        fits[way].append(fit(client, X, y, C=10.0, policy=policy))
     title = f"{n_classes} classes, n={n}"
     times = "seconds:.2f", "times faster:.2f", "busiest processor s:.2f", "times less:.2f"
     with table(title, "ranks", *times, "wait s:.2f", "MB:.2f", "messages:.0f", "objective:.4f") as line:

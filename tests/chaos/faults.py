@@ -18,7 +18,7 @@ from typing import Any
 from chaos.scarcity import exhaust_files, fill_disk, fill_shared_memory, hold_interpreter, pause_worker, shift_clock
 from chaos.scene import ALL, CONNECTED, MODEL, RUNNING, STEPS, VICTIM, Fault, Scene, send_signal
 from chaos.strangers import garbage, half_open, partition
-from gang_cluster import wait_until
+from gang_cluster import plugins_of, wait_until
 
 # Of fits whose client stands still.
 _LEASE_S = 2.0
@@ -74,8 +74,7 @@ def _stop_client(scene: Scene, rng: random.Random) -> None:
 
 
 def _running_jobs(dask_scheduler: Any) -> list[str]:
-    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
-    return [lease for plugin in plugins for lease in plugin.registry.leases.values()]
+    return [lease for plugin in plugins_of(dask_scheduler) for lease in plugin.registry.leases.values()]
 
 
 def _come_late(scene: Scene, rng: random.Random) -> None:

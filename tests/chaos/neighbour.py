@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 from distributed import Client, Future
@@ -18,31 +19,31 @@ class Neighbour:
     """
 
     def __init__(self, client: Client) -> None:
-        self._client = client
-        self._pids: dict[str, int] = client.run(os.getpid)
-        self._kept: dict[str, Future] = {
-            worker: client.scatter([worker], workers=[worker], hash=False)[0] for worker in self._pids
+        self.client = client
+        self.pids: dict[str, int] = client.run(os.getpid)
+        self.kept: dict[str, Future] = {
+            worker: client.scatter([worker], workers=[worker], hash=False)[0] for worker in self.pids
         }
 
-    def losses(self, hit: set[str]) -> list[str]:
+    def losses(self, hit: Collection[str] = ()) -> list[str]:
         """Return which workers but those that were hit ended, or lost what was kept there."""
-        holders = self._client.run_on_scheduler(_holders, [future.key for future in self._kept.values()])
-        alive: dict[str, int] = self._client.run(os.getpid, on_error="ignore")
+        holders = self.client.run_on_scheduler(_holders, [future.key for future in self.kept.values()])
+        alive: dict[str, int] = self.client.run(os.getpid, on_error="ignore")
         lost = []
-        for worker, pid in self._pids.items():
+        for worker, pid in self.pids.items():
             if worker in hit:
                 continue
             if alive.get(worker) != pid:
                 lost.append(f"worker {worker} ended")
-            elif not holders[self._kept[worker].key]:
+            elif not holders[self.kept[worker].key]:
                 lost.append(f"worker {worker} lost the data of another user")
         return lost
 
     def leave(self) -> None:
         """Release what is kept."""
-        for future in self._kept.values():
+        for future in self.kept.values():
             future.release()
-        self._kept.clear()
+        self.kept.clear()
 
 
 def _holders(keys: list[str], dask_scheduler: Any) -> dict[str, list[str]]:

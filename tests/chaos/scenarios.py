@@ -19,7 +19,7 @@ from chaos.harness import Cluster, Fit, Outcome
 from chaos.neighbour import Neighbour
 from chaos.nodes import FitOrder
 from chaos.scene import ALL, NONE, STEPS, Fault, Scene
-from gang_cluster import wait_until
+from gang_cluster import addresses, jobs_of, wait_until
 
 KINDS = ("delayed", "array", "numpy")
 POLICIES = ("raise", "restart", "shrink")
@@ -259,7 +259,7 @@ class _Play:
             visits = target.reaches("plan", 1)
         elif step == "rendezvous":
             visits = target.reaches("load", self.cluster.n_workers)
-            wait_until(lambda: not self.observer.run_on_scheduler(_has_joined))
+            wait_until(lambda: not self.observer.run_on_scheduler(addresses))
         elif step in ("training", "epoch end"):
             # Only rank 0 comes by there; the others are where they began.
             assert target.reaches(step, 1), f"nobody came to {step}"
@@ -304,12 +304,5 @@ class _Play:
         return f"another fit ended otherwise than it should: {outcome}"
 
 
-def _has_joined(dask_scheduler: Any) -> bool:
-    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
-    return any(job.addresses for plugin in plugins for job in plugin.registry.jobs.values())
-
-
 def _jobs_of_dead_clients(dask_scheduler: Any) -> list[str]:
-    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
-    jobs = [job for plugin in plugins for job in plugin.registry.jobs.values()]
-    return [job.job_id for job in jobs if job.client not in dask_scheduler.clients]
+    return [job.job_id for job in jobs_of(dask_scheduler) if job.client not in dask_scheduler.clients]

@@ -8,26 +8,22 @@ import socket
 from typing import Any
 
 from chaos.scene import Scene
+from gang_cluster import addresses
 
 _TIMEVAL_BYTES = 16
 
 
 def knock(scene: Scene, words: list[bytes]) -> None:
     """Connect to every data port, say something, and stay."""
-    addresses = scene.observer.run_on_scheduler(_data_addresses)
-    assert addresses, "no rank listens"
-    for address in addresses:
+    listening = scene.observer.run_on_scheduler(addresses)
+    assert listening, "no rank listens"
+    for address in listening:
         host, _, port = address.rpartition(":")
         for said in words:
             with contextlib.suppress(OSError):
                 stranger = socket.create_connection((host, int(port)), timeout=2.0)
                 scene.undo.append(stranger.close)
                 stranger.sendall(said)
-
-
-def _data_addresses(dask_scheduler: Any) -> list[str]:
-    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
-    return [a for plugin in plugins for job in plugin.registry.jobs.values() for a in job.addresses.values()]
 
 
 def half_open(scene: Scene, rng: random.Random) -> None:
@@ -46,8 +42,8 @@ def partition(scene: Scene, rng: random.Random) -> None:
     workers = info["workers"]
     other = rng.choice([worker for worker in workers if worker != scene.victim.worker])
     ports = scene.observer.run(_open_ports, workers=[other])[other]
-    addresses = [info["address"], *workers, *(worker["nanny"] for worker in workers.values())]
-    dask = [int(address.rsplit(":", 1)[1]) for address in addresses]
+    of_dask = [info["address"], *workers, *(worker["nanny"] for worker in workers.values())]
+    dask = [int(address.rsplit(":", 1)[1]) for address in of_dask]
     lost = scene.observer.run(_silence, ports, dask, workers=[scene.victim.worker])[scene.victim.worker]
     assert lost, "the two ranks are not connected"
     scene.undo.append(lambda: scene.observer.run(_forget_silenced))

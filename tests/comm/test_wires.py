@@ -19,7 +19,7 @@ from dsgd import Gang, SGDClassifier
 from dsgd.comm.sockets.listener import parse_ports, split_address
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime.worker.wires import WireOptions, open_listener
-from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
+from gang_cluster import addresses, assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
 from own_wire import make_folders_in
 
 pytestmark = pytest.mark.cluster
@@ -126,8 +126,8 @@ def test_a_stranger_is_sent_away_while_ranks_wait_for_each_other(client: Client)
     runner = threading.Thread(target=run)
     runner.start()
     try:
-        wait_until(lambda: not client.run_on_scheduler(firewall.addresses))
-        address = split_address(client.run_on_scheduler(firewall.addresses)[0])
+        wait_until(lambda: not client.run_on_scheduler(addresses))
+        address = split_address(client.run_on_scheduler(addresses)[0])
         first, last = parse_ports(ports) or (0, 0)
         assert first <= address[1] <= last
         for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b""):

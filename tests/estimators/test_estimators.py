@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 
 import numpy as np
@@ -19,7 +18,6 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import count_threads
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import Adam, Momentum
-from dsgd.runtime import Timeouts
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, MinibatchSGD
 
@@ -164,16 +162,6 @@ def test_early_stopping_needs_rows_to_validate_on(make, options):
         epoch["validation_score"] for epoch in model.set_params(validation_fraction=0.3).fit(X, y).fit_report_["epochs"]
     ]
     assert np.isfinite(scores).all()
-
-
-@pytest.mark.parametrize("name", ["transport", "on_failure", "elastic", "timeouts"])
-@pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
-def test_what_only_workers_can_do_is_not_silently_ignored(make, name):
-    """A parameter of worker processes that changes nothing in this process is named in a warning."""
-    value = {"transport": "tcp", "on_failure": "restart", "elastic": True, "timeouts": Timeouts(hung=9)}[name]
-    said = re.escape(f"{make.__name__}(client=Gang({name}={value!r}))")
-    with pytest.warns(UserWarning, match=rf"{said} has an effect on worker"):
-        make(max_iter=2, tol=None, eta0=1e-4, client=Gang(**{name: value})).fit(np.eye(4), [0, 1, 0, 1])
 
 
 def test_more_ranks_than_rows_or_cores_are_not_silent():

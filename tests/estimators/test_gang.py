@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import dsgd
-from dsgd import Gang, SGDClassifier
+from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.linear_model import Ridge
-from dsgd.runtime import Timeouts
-from dsgd.sim import SimulatedCluster
-from dsgd.svm import SVC, LinearSVC
+from dsgd.runtime import Shrink, Timeouts
+from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM
 
 X, Y = np.random.default_rng(0).standard_normal((60, 3)), np.arange(60) % 2
 
@@ -55,27 +54,37 @@ def test_a_grid_may_differ_in_fields() -> None:
     assert search.best_estimator_.client == Gang(out_of_core=True)
 
 
+MACHINES = [SVC, NuSVC, SVR, NuSVR, OneClassSVM]
+PROVEN = [*MACHINES, LinearSVC, LinearSVR, Ridge]
+
+
 @pytest.mark.parametrize(
-    ("make", "fields"),
+    ("makes", "fields", "says"),
     [
-        (SVC, {"elastic": True}),
-        (SVC, {"out_of_core": True}),
-        (LinearSVC, {"checkpoint": "there"}),
-        (LinearSVC, {"resume_from": "there"}),
-        (Ridge, {"on_failure": "restart"}),
-        (Ridge, {"checkpoint": "there"}),
+        (PROVEN, {"elastic": True}, "does not take elastic"),
+        (PROVEN, {"out_of_core": True}, "does not take out_of_core"),
+        (PROVEN[5:], {"checkpoint": "there"}, "does not take checkpoint"),
+        (PROVEN[5:], {"resume_from": "there"}, "does not take resume_from"),
+        (PROVEN[7:], {"on_failure": "restart"}, "does not take on_failure"),
+        *((PROVEN[:7], {"on_failure": each}, "without the rows") for each in ("shrink", Shrink(2))),
+        *((MACHINES, {name: "there"}, "is of fits on a cluster") for name in ("checkpoint", "resume_from")),
     ],
 )
-def test_what_a_family_does_not_take_is_refused(make: Any, fields: dict[str, Any]) -> None:
+def test_what_a_family_does_not_take_is_refused(makes: Any, fields: dict[str, Any], says: str) -> None:
     """By its name, before anything is trained."""
-    [name] = fields
-    with pytest.raises(InvalidParameterError, match=rf"{make.__name__}\(client=Gang\({name}=.*does not take {name}"):
-        make(client=Gang(**fields)).fit(X, Y)
+    for make in makes:
+        with pytest.raises(
+            InvalidParameterError, match=rf"{make.__name__}\(client=Gang\({next(iter(fields))}=.*{says}"
+        ):
+            make(client=Gang(**fields)).fit(X, Y)
 
 
-def test_a_file_keeps_fields_but_places(tmp_path: Any) -> None:
-    """What says where a fit runs, reads and writes stays behind."""
-    gang = Gang(SimulatedCluster(2), checkpoint=tmp_path / "states", workers=["a"], timeouts=Timeouts(peer=7))
-    for client, kept in ((gang, Gang(timeouts=Timeouts(peer=7))), (Gang(checkpoint=tmp_path), None)):
-        SGDClassifier(client=client).save(tmp_path / "model")
-        assert dsgd.load(tmp_path / "model").client == kept
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor, *PROVEN])
+def test_what_only_workers_can_do_is_not_silently_ignored(make: Any) -> None:
+    """A field that changes nothing in this process is named in a warning."""
+    fields = {"transport": "tcp", "timeouts": Timeouts(hung=9), "on_failure": "restart", "elastic": True}
+    for name in list(fields)[: 2 if make is Ridge else 3 if make in PROVEN else 4]:
+        said = re.escape(f"{make.__name__}(client=Gang({name}={fields[name]!r})) has an effect on worker")
+        with pytest.warns(UserWarning, match=said):
+            make(client=Gang(**{name: fields[name]})).fit(X, Y)

@@ -12,7 +12,6 @@ import pytest
 from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.base import clone
 
 import gang_programs as programs
 from dsgd import Gang, SGDClassifier
@@ -192,10 +191,8 @@ def test_a_setting_that_is_no_time_is_named(value: Any) -> None:
         Timeouts().settled()
 
 
-def test_limits_of_estimators_and_of_the_command_line() -> None:
-    """Estimators take them as a parameter, which is checked, and the command line by name."""
-    model = clone(SGDClassifier(client=Gang(timeouts=Timeouts(queue=5.0))))
-    assert model.client.timeouts == Timeouts(queue=5.0)
+def test_limits_of_the_command_line() -> None:
+    """They are given by name, and checked."""
     with pytest.raises(InvalidParameterError, match=r"Timeouts\(queue=\.\.\.\)"):
         Timeouts(queue=-1.0)
     assert command._timeouts(["queue=1h", "hung=30"]) == Timeouts(queue=3600.0, hung=30.0)

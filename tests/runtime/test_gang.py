@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from dsgd.errors import (
 from dsgd.runtime import Timeouts, client_for, client_of, close_own_cluster, connect_client, run_on_cluster
 from dsgd.runtime.gang import cluster as cluster_module
 from dsgd.runtime.worker import process
-from gang_cluster import client_fixture, cluster_fixture, on_ranks, put_blocks, start_cluster, wait_until
+from gang_cluster import client_fixture, cluster_fixture, on_ranks, once, put_blocks, start_cluster, wait_until
 from gangs import raise_first, run_ranks
 
 pytestmark = pytest.mark.cluster
@@ -58,10 +59,7 @@ def test_freed_memory_is_kept_from_packing_to_the_end(client: Client) -> None:
     def n_users(*_: Any) -> int:
         return len(process._users)
 
-    def tell(rank: Any, data: int) -> tuple[int, int]:
-        return data, n_users()
-
-    assert on_ranks(client, tell, pack=n_users).value == (1, 1)
+    assert on_ranks(client, lambda rank, data: (data, n_users()), pack=n_users).value == (1, 1)
     assert set(client.run(n_users).values()) == {0}
 
 
@@ -262,17 +260,9 @@ def _hide() -> None:
 def test_a_leased_worker_is_not_scaled_away(cluster: LocalCluster, client: Client) -> None:
     """While a job runs, adaptive scaling finds no worker to take."""
     spared: list[Any] = []
-
-    def ask(event: Any) -> None:
-        if not spared:
-            spared.append(client.run_on_scheduler(_closable))
-
-    on_ranks(client, programs.spin, 0.5, on_event=ask)
+    ask = partial(client.run_on_scheduler, lambda dask_scheduler: list(dask_scheduler.workers_to_close(n=1)))
+    on_ranks(client, programs.spin, 0.5, on_event=once(lambda: spared.append(ask())))
     assert spared == [[]]
-
-
-def _closable(dask_scheduler: Any) -> list[str]:
-    return list(dask_scheduler.workers_to_close(n=1))
 
 
 def test_bad_requests_are_refused(client: Client) -> None:

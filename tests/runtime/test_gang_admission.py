@@ -22,7 +22,16 @@ from dsgd.errors import ClusterError, GangTimeoutError, VersionMismatchError, Wo
 from dsgd.runtime import Timeouts, run_on_cluster
 from dsgd.runtime.gang.cluster import prepare_scheduler
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
-from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, start_cluster, wait_until
+from gang_cluster import (
+    assert_clean,
+    client_fixture,
+    cluster_fixture,
+    on_ranks,
+    once,
+    plugins_of,
+    start_cluster,
+    wait_until,
+)
 from gangs import raise_first, run_ranks
 
 pytestmark = pytest.mark.cluster
@@ -123,7 +132,7 @@ def test_a_plugin_registered_again_keeps_its_jobs(cluster: LocalCluster, client:
 
 
 def _leases(dask_scheduler: Any) -> dict[str, Any]:
-    (plugin,) = [p for name, p in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
+    (plugin,) = plugins_of(dask_scheduler)
     return {"workers": dict(plugin.registry.leases), "jobs": list(plugin.registry.jobs)}
 
 
@@ -142,7 +151,7 @@ def test_another_version_with_jobs_is_not_disturbed(client: Client) -> None:
     ):
         on_ranks(client, programs.add_up)
     assert client.run_on_scheduler(_leases)["workers"] == {"somewhere": "old"}
-    client.run_on_scheduler(_end_old)
+    client.run_on_scheduler(lambda dask_scheduler: plugins_of(dask_scheduler)[0].registry.close("old"))
     assert on_ranks(client, programs.add_up).value[0] == 2
     assert client.run_on_scheduler(_gang_plugins) == [f"dsgd-gangs-{__version__}"]
 
@@ -155,10 +164,6 @@ def _become_old(dask_scheduler: Any) -> None:
     (name,) = _gang_plugins(dask_scheduler)
     plugin = dask_scheduler.plugins["dsgd-gangs-0.0.1"] = dask_scheduler.plugins.pop(name)
     plugin.registry.admit("old", 0, b"t", "somebody", [("somewhere", "host", 1)])
-
-
-def _end_old(dask_scheduler: Any) -> None:
-    dask_scheduler.plugins["dsgd-gangs-0.0.1"].registry.close("old")
 
 
 def test_workers_are_asked_for_their_versions_once() -> None:
@@ -196,14 +201,9 @@ def test_a_client_of_another_version_cannot_register(client: Client) -> None:
 
 def test_a_retired_worker_is_named_as_retired() -> None:
     """Scaling a cluster down by hand during a job is an error that says so, with the worker."""
-    victim: list[str] = []
     with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
-
-        def retire(event: Mapping[str, Any]) -> None:
-            if not victim and "phase" not in event:
-                victim.extend(sorted(client.scheduler_info(n_workers=-1)["workers"])[:1])
-                client.retire_workers(victim, close_workers=True)
-
+        victim = sorted(client.nthreads())[:1]
+        retire = once(lambda: client.retire_workers(victim, close_workers=True))
         with pytest.raises(
             WorkerLostError, match=r"worker inproc://.* was retired \(the cluster was scaled down"
         ) as caught:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -31,7 +31,9 @@ from gang_cluster import (
     assert_clean,
     client_fixture,
     cluster_fixture,
+    jobs_of,
     on_ranks,
+    once,
     rank_workers,
     signal_rank,
     start_cluster,
@@ -42,18 +44,6 @@ pytestmark = pytest.mark.cluster
 
 cluster = cluster_fixture(2)
 client = client_fixture(2, hurt=True)
-
-
-def once(action: Callable[[], Any]) -> Callable[[Mapping[str, Any]], None]:
-    """Return a listener that acts on the first event of a running job."""
-    done: list[bool] = []
-
-    def listen(event: Mapping[str, Any]) -> None:
-        if not done and "phase" not in event:
-            done.append(True)
-            action()
-
-    return listen
 
 
 @pytest.mark.parametrize("program", [programs.spin, programs.work_alone], ids=["talking", "computing"])
@@ -69,7 +59,6 @@ def test_a_killed_worker_is_named(client: Client, rank: int, program: Any) -> No
 
 def test_a_worker_killed_while_blocks_are_placed(client: Client) -> None:
     """A worker that dies before its rank began is named too, and no other worker takes its place unasked."""
-    pid: list[int] = []
 
     def slow_to_arrive() -> Any:
         class Slow:
@@ -80,8 +69,8 @@ def test_a_worker_killed_while_blocks_are_placed(client: Client) -> None:
 
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     blocks = [client.submit(slow_to_arrive, workers=[workers[0]], pure=False) for _ in range(2)]
-    pid += client.run(os.getpid, workers=[workers[1]]).values()
-    killer = threading.Timer(0.6, os.kill, (pid[0], signal.SIGKILL))
+    [pid] = client.run(os.getpid, workers=[workers[1]]).values()
+    killer = threading.Timer(0.6, os.kill, (pid, signal.SIGKILL))
     killer.start()
     with pytest.raises(WorkerLostError) as caught:
         on_ranks(client, programs.spin, 60.0, blocks=blocks, block_nbytes=[1, 1])
@@ -151,10 +140,6 @@ def _raise_beside_a_circle(rank: Any, data: Any) -> None:
     raise ValueError("beside a circle")
 
 
-def _n_held() -> int:
-    return int(getattr(sys, "dsgd_held", lambda: None)() is not None)
-
-
 def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Client) -> None:
     """Shared memory in a circle of objects does not wait for the collector, which an idle worker never runs."""
     client.run(gc.disable)
@@ -164,23 +149,24 @@ def test_what_hangs_together_in_a_circle_goes_with_a_failed_member(client: Clien
         # A rank that hears of the other's failure in time does not begin.
         begun = client.run(lambda: hasattr(sys, "dsgd_held"))
         assert any(begun.values())
-        wait_until(lambda: [worker for worker, n in client.run(_n_held).items() if n])
+        wait_until(lambda: any(client.run(lambda: getattr(sys, "dsgd_held", lambda: None)() is not None).values()))
     finally:
         client.run(gc.enable)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("odd", "OddError"), ("interrupt", "KeyboardInterrupt")])
-def test_odd_errors_arrive_as_text(client: Client, kind: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        ((programs.fail, 1, "odd"), "OddError"),
+        ((programs.fail, 1, "interrupt"), "KeyboardInterrupt"),
+        ((programs.unpicklable,), "pickle"),
+    ],
+)
+def test_odd_errors_and_results_arrive_as_text(client: Client, job: tuple[Any, ...], name: str) -> None:
     """What cannot be pickled, or must not be raised on the client, arrives within a RankError."""
-    with pytest.raises(RankError, match=name):
-        on_ranks(client, programs.fail, 1, kind)
-
-
-def test_a_result_that_cannot_travel_is_an_error(client: Client) -> None:
-    """A value that does not pickle is reported as the error of rank 0."""
-    with pytest.raises(RankError, match="pickle") as caught:
-        on_ranks(client, programs.unpicklable)
-    assert caught.value.rank == 0
+    with pytest.raises(RankError, match=name) as caught:
+        on_ranks(client, *job)
+    assert caught.value.rank == (job[0] is programs.fail)
 
 
 def test_a_listener_that_raises_stops_the_job(client: Client) -> None:
@@ -193,21 +179,20 @@ def test_a_listener_that_raises_stops_the_job(client: Client) -> None:
         on_ranks(client, programs.spin, 60.0, on_event=once(stop))
 
 
-def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
-    """A rank that is stopped, not dead, is found by the deadline of the rank that waits for it."""
-    stopped: list[int] = []
-    listener = once(lambda: stopped.append(signal_rank(client, 1, signal.SIGSTOP)[1]))
-    try:
-        with pytest.raises(GangTimeoutError, match=r"rank 0 waited 1 s for rank 1") as caught:
-            on_ranks(client, programs.spin, 60.0, timeouts=Timeouts(peer=1.0), on_event=listener)
-    finally:
-        os.kill(stopped[0], signal.SIGCONT)
-    assert caught.value.__notes__[0].startswith("raised by rank 0")
-
-
-@pytest.mark.slow
-def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None:
-    """A worker process that is stopped sends no heartbeat: its rank is named, although peers would wait on."""
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        (Timeouts(peer=1.0), r"rank 0 waited 1 s for rank 1"),
+        pytest.param(
+            Timeouts(hung=3.0),
+            r"rank 1 on worker tcp://.* hangs: .*not heard of for \d+\.\d s",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["by its peer", "by its heartbeats"],
+)
+def test_a_hung_rank_is_named(client: Client, limits: Timeouts, says: str) -> None:
+    """A rank that is stopped, not dead, is found by a peer that waits, or by the heartbeats of its worker before."""
     stopped: list[int] = []
     begin: list[float] = []
 
@@ -216,11 +201,12 @@ def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None
         begin.append(time.monotonic())
 
     try:
-        with pytest.raises(GangTimeoutError, match=r"rank 1 on worker tcp://.* hangs: .*not heard of for \d+\.\d s"):
-            on_ranks(client, programs.spin, 60.0, timeouts=Timeouts(hung=3.0), on_event=once(stop))
+        with pytest.raises(GangTimeoutError, match=says) as caught:
+            on_ranks(client, programs.spin, 60.0, timeouts=limits, on_event=once(stop))
         assert time.monotonic() - begin[0] < 20.0
     finally:
         os.kill(stopped[0], signal.SIGCONT)
+    assert limits.peer is None or caught.value.__notes__[0].startswith("raised by rank 0")
 
 
 def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
@@ -279,11 +265,6 @@ def test_a_restarted_cluster_ends_the_job() -> None:
         client.wait_for_workers(1, timeout=30)
         assert on_ranks(client, programs.add_up).value[0] == 1
         assert_clean(client)
-
-
-def _job_ids(dask_scheduler: Any) -> list[str]:
-    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
-    return [job_id for plugin in plugins for job_id in plugin.registry.jobs]
 
 
 def test_a_lost_block_is_an_error(client: Client) -> None:
@@ -383,7 +364,7 @@ def test_a_client_that_is_stopped_gives_its_workers_back(client: Client, running
     os.kill(process.pid, signal.SIGSTOP)
     try:
         assert on_ranks(client, programs.add_up, timeouts=Timeouts(queue=60)).value[0] == 2
-        assert client.run_on_scheduler(_job_ids) == []
+        assert client.run_on_scheduler(lambda dask_scheduler: len(jobs_of(dask_scheduler))) == 0
     finally:
         os.kill(process.pid, signal.SIGCONT)
     assert pipe.poll(30.0)

@@ -18,7 +18,16 @@ import gang_programs as programs
 from dsgd import Gang, SGDClassifier
 from dsgd.errors import ClusterError, InvalidDataError, RankError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart
-from gang_cluster import assert_clean, client_fixture, cluster_fixture, on_ranks, put_blocks, signal_rank, start_cluster
+from gang_cluster import (
+    assert_clean,
+    client_fixture,
+    cluster_fixture,
+    on_ranks,
+    once,
+    put_blocks,
+    signal_rank,
+    start_cluster,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -48,17 +57,6 @@ def undisturbed(rows: Any) -> float:
     """Return the accuracy that a fit reaches when it is left alone."""
     X, y = rows
     return float(SGDClassifier(**OPTIONS | {"sync": 100}, n_jobs=3).fit(X, y).score(X, y))
-
-
-def once(action: Callable[[], Any]) -> tuple[Callable[[Mapping[str, Any]], None], list[Any]]:
-    """Return a listener that acts when the program has begun, and the list that takes what the action returned."""
-    returned: list[Any] = []
-
-    def listen(event: Mapping[str, Any]) -> None:
-        if not returned and "begun" in event:
-            returned.append(action())
-
-    return listen, returned
 
 
 @pytest.fixture
@@ -186,15 +184,13 @@ def test_failures_are_counted(client: Client) -> None:
 
 def test_a_program_without_snapshots_begins_again(client: Client) -> None:
     """A rank program that keeps no state is started again on the remaining workers."""
-    kill_once, _ = once(lambda: signal_rank(client, 1))
-    blocks = put_blocks(client, 3)
     with pytest.warns(RuntimeWarning, match="with 2 ranks"):
         result = on_ranks(
             client,
             programs.count_starts,
             1.0,
-            blocks=blocks,
-            on_event=kill_once,
+            blocks=put_blocks(client, 3),
+            on_event=once(lambda: signal_rank(client, 1)),
             on_failure="shrink",
             block_rows=[4, 4, 4],
         )
@@ -204,11 +200,9 @@ def test_a_program_without_snapshots_begins_again(client: Client) -> None:
 
 def test_what_cannot_be_had_again_is_said(client: Client) -> None:
     """Scattered blocks of a lost worker end the job with a text that says why Dask cannot make them again."""
-    kill_once, _ = once(lambda: signal_rank(client, 1))
+    kill = once(lambda: signal_rank(client, 1))
     with pytest.raises(ClusterError, match="not computed by Dask"):
-        on_ranks(
-            client, programs.count_starts, 60.0, blocks=put_blocks(client, 3), on_event=kill_once, on_failure="restart"
-        )
+        on_ranks(client, programs.count_starts, 60.0, blocks=put_blocks(client, 3), on_event=kill, on_failure="restart")
 
 
 @pytest.mark.parametrize(("kind", "error"), [("zero", RankError), ("data", InvalidDataError)])

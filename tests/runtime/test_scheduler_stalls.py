@@ -7,8 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 from distributed import Client
@@ -16,7 +15,7 @@ from distributed import Client
 import gang_programs as programs
 from chaos.harness import Cluster
 from dsgd.runtime import Timeouts
-from gang_cluster import assert_clean, on_ranks, wait_until
+from gang_cluster import assert_clean, n_started, on_ranks, once, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -54,13 +53,8 @@ def cluster() -> Iterator[Cluster]:
 def test_a_scheduler_that_slept_blames_nobody(cluster: Cluster) -> None:
     """A scheduler that was stopped for longer than a rank may be silent continues the job when it wakes."""
     with cluster.observer() as client, asleep(cluster, 6.5) as sleep:
-
-        def stop(event: Mapping[str, Any]) -> None:
-            if "phase" not in event:
-                sleep()
-
         # Long enough for a process that gets no core for a while, as on a machine with ten times as much load.
-        result = on_ranks(client, programs.spin, 7.5, timeouts=Timeouts(hung=5.0), on_event=stop)
+        result = on_ranks(client, programs.spin, 7.5, timeouts=Timeouts(hung=5.0), on_event=once(sleep))
         assert result.value > 0
         assert_clean(client)
 
@@ -77,28 +71,22 @@ def test_a_scheduler_that_sleeps_long_costs_no_fit(cluster: Cluster, stage: str)
 
         def stop_while_packing() -> None:
             with Client(cluster.address, set_as_default=False) as other:
-                wait_until(lambda: other.run_on_scheduler(_n_started) < 2, 30.0)
+                wait_until(lambda: other.run_on_scheduler(n_started) < 2, 30.0)
                 sleep()
 
         watcher = threading.Thread(target=stop_while_packing)
-        if stage == "joining":
+        joining = stage == "joining"
+        if joining:
             watcher.start()
         result = on_ranks(
             client,
             programs.count_starts,
             0.5,
-            pack=programs.keep_for_a_while if stage == "joining" else programs.keep,
-            on_event=(lambda event: None) if stage == "joining" else lambda event: "begun" in event and sleep(),
+            pack=programs.keep_for_a_while if joining else programs.keep,
+            on_event=once(watcher.join if joining else sleep),
         )
-        if stage == "joining":
-            watcher.join()
         assert result.value == 2
         assert_clean(client)
-
-
-def _n_started(dask_scheduler: Any) -> int:
-    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
-    return sum(len(job.started) for plugin in plugins for job in plugin.registry.jobs.values())
 
 
 @pytest.mark.slow
@@ -115,12 +103,7 @@ def test_a_worker_that_is_always_late_is_not_hung(cluster: Cluster) -> None:
                 time.sleep(1.0)
 
         starving = threading.Thread(target=starve)
-
-        def once(event: Mapping[str, Any]) -> None:
-            if "phase" not in event and not starving.ident:
-                starving.start()
-
-        result = on_ranks(client, programs.spin, 7.0, timeouts=Timeouts(hung=2.0), on_event=once)
+        result = on_ranks(client, programs.spin, 7.0, timeouts=Timeouts(hung=2.0), on_event=once(starving.start))
         starving.join()
         assert result.value > 0
         assert_clean(client)

@@ -24,13 +24,9 @@ def test_spawned_workers_without_kernels_on_disk_share_memory(tmp_path: Path) ->
         Client(cluster, set_as_default=False) as client,
     ):
         # Those of other tests are forked from a server that has imported everything.
-        assert not any(client.run(_was_forked).values())
+        assert not any(client.run(lambda: "worker_image" in sys.modules).values())
         sums = [on_ranks(client, programs.sums_of, (0, 3, 300001), transport=name) for name in ("shm", "tcp")]
         assert_clean(client)
     assert [stat["transport"] for found in sums for stat in found.stats] == ["shm", "shm", "tcp", "tcp"]
     assert sums[0].value == sums[1].value
     assert list(tmp_path.rglob("*.kernel"))
-
-
-def _was_forked() -> bool:
-    return "worker_image" in sys.modules

@@ -30,35 +30,17 @@ def _periods(worker: Any) -> dict[str, float]:
 
 
 def test_timers_are_slow_as_long_as_anybody_wants() -> None:
-    """Gangs that share a worker and end in any order: the last to end restores the periods."""
-    worker = _worker(profile=10.0, tick=20.0, heartbeat=1.0)
-    slow = {"profile": 500.0, "tick": 500.0, "heartbeat": 1.0}
-    first, second = process.slow_timers([worker]), process.slow_timers([worker])
-    for context in (first, second):
-        context.__enter__()
-        assert _periods(worker) == slow
-    first.__exit__(None, None, None)
-    assert _periods(worker) == slow
-    second.__exit__(None, None, None)
-    assert _periods(worker) == {"profile": 10.0, "tick": 20.0, "heartbeat": 1.0}
-    assert not process._before
-
-
-def test_slower_and_missing_timers_are_left_alone() -> None:
-    """The configuration may have made a timer slower already, or have turned it off."""
-    worker = _worker(tick=2000.0)
-    with process.slow_timers([worker]):
-        assert _periods(worker) == {"tick": 2000.0}
-    assert _periods(worker) == {"tick": 2000.0}
-
-
-def test_timers_are_restored_after_an_error() -> None:
-    """A job that fails leaves nothing behind."""
-    worker = _worker(tick=20.0)
+    """Gangs that share a worker and end in any order, or fail: the last to end restores the periods."""
+    periods = {"profile": 10.0, "tick": 2000.0, "heartbeat": 1.0}
+    worker, slow, first = _worker(**periods), periods | {"profile": 500.0}, contextlib.ExitStack()
+    first.enter_context(process.slow_timers([worker]))
     with contextlib.suppress(ZeroDivisionError), process.slow_timers([worker]):
-        assert _periods(worker) == {"tick": 500.0}
+        assert _periods(worker) == slow
+        first.close()
+        assert _periods(worker) == slow
         1 / 0  # noqa: B018
-    assert _periods(worker) == {"tick": 20.0}
+    assert _periods(worker) == periods
+    assert not process._before
 
 
 def _look(*_: Any) -> list[dict[str, float]]:

@@ -213,10 +213,12 @@ def test_an_array_keeps_its_order_and_its_mask() -> None:
 def test_where_a_fit_ran_is_left_out(tmp_path: Path) -> None:
     """Cluster, checkpoints and ledger stay behind, and the model says so."""
     X, y = rows()
-    place = Checkpoint(tmp_path / "states")
-    model = SGDClassifier(client=Gang(SimulatedCluster(2), checkpoint=place), random_state=0).fit(X, y)
+    gang = Gang(SimulatedCluster(2), checkpoint=Checkpoint(tmp_path / "states"))
+    model = SGDClassifier(client=gang, random_state=0).fit(X, y)
     found = through(model, tmp_path)
     assert found.client is None
+    named = Gang(workers=["a"], resume_from="there", transport="tcp")
+    assert through(SGDClassifier(client=named), tmp_path).client == Gang(transport="tcp")
     with pytest.raises(AttributeError, match="pickles and copies of a model leave it out"):
         _ = found.ledger_
     assert found.fit_report_["ranks"] == 2

@@ -19,7 +19,7 @@ from dsgd import Gang, SGDClassifier
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.linear_model import LogisticRegression
 from dsgd.model_selection import SVMSearchCV
-from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM, svm_path
+from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM, svm_path
 from gang_cluster import assert_clean, start_cluster
 
 pytestmark = pytest.mark.cluster
@@ -135,14 +135,6 @@ def test_nu_classification_and_callable_kernels(client, data):
         ours = NuSVC(nu=0.8, tol=1e-5, client=Gang(client, transport="tcp"), **options).fit(X, y)
         assert ours.fit_report_["transport"] == "tcp"
         assert ours.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-5)
-
-
-@pytest.mark.parametrize("make", [SVC, NuSVC, SVR, NuSVR, OneClassSVM, LinearSVC, LinearSVR])
-def test_a_wire_is_checked_and_not_silently_ignored(make):
-    """A wire without use for arrays of this process is named."""
-    X, y = make_classification(60, 4, random_state=0)
-    with pytest.warns(UserWarning, match="transport='tcp'.*has an effect on worker processes only"):
-        make(client=Gang(transport="tcp")).fit(X, y)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -15,11 +15,11 @@ from sklearn.base import clone
 
 from dsgd import Gang
 from dsgd.comm import AbortFlag
-from dsgd.errors import AbortedError, CheckpointError, InvalidParameterError, WorkerLostError
-from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
+from dsgd.errors import AbortedError, CheckpointError, WorkerLostError
+from dsgd.runtime import Checkpoint, Restart, run_on_threads
 from dsgd.runtime.checkpoints import checkpoint as writer_module
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
-from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM
+from dsgd.svm import SVC
 from dsgd.svm.distributed import kernel as kernel_module
 from dsgd.svm.distributed.kernel import RankRows, fit_on_rank
 from gang_cluster import client_fixture, cluster_fixture, signal_rank
@@ -93,19 +93,6 @@ def test_problems_of_other_samples_begin_from_zero(monkeypatch):
     again = run_on_threads(fit, [None], (model, X, y, [keepers[0].next()], 0), timeout_s=20).value
     assert again["n_iter_"].tolist() == one["n_iter_"].tolist()
     assert again["dual_objective_"] == one["dual_objective_"] == pytest.approx(two["dual_objective_"], rel=1e-6)
-
-
-@pytest.mark.parametrize("make", [SVC, NuSVC, SVR, NuSVR, OneClassSVM, LinearSVC, LinearSVR])
-def test_to_go_on_without_rows_is_refused(make):
-    """No SVM is fitted to the rows that are left."""
-    X, y = rows(30)
-    for value in ("shrink", Shrink(2)):
-        with pytest.raises(
-            InvalidParameterError, match=rf"{make.__name__}\(client=Gang\(on_failure=.*without the rows"
-        ):
-            make(client=Gang(on_failure=value)).fit(X, y)
-    with pytest.warns(UserWarning, match="on_failure='restart'.*worker processes only"):
-        make(client=Gang(on_failure="restart")).fit(X, y)
 
 
 @pytest.mark.cluster
@@ -211,15 +198,6 @@ def _with(model: SVC, **params: Any) -> SVC:
     other = clone(model).set_params(**params)
     other.classes_ = model.classes_
     return other
-
-
-@pytest.mark.parametrize("make", [SVC, NuSVC, SVR, NuSVR, OneClassSVM])
-def test_places_of_checkpoints_are_checked(make, tmp_path):
-    """A checkpoint of a fit in this process, which writes none, is refused."""
-    X, y = rows(30)
-    for place in ({"checkpoint": tmp_path}, {"resume_from": tmp_path}):
-        with pytest.raises(InvalidParameterError, match="is of fits on a cluster"):
-            make(client=Gang(**place)).fit(X, y)
 
 
 @pytest.mark.cluster

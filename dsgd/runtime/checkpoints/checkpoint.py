@@ -42,9 +42,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -137,10 +138,8 @@ class SavedState:
 
 def is_empty(path: str | os.PathLike[str]) -> bool:
     """Return whether a place, as in `Checkpoint`, holds no checkpoint."""
-    try:
+    with _naming(f"checkpoint={str(path)!r} cannot be read"):
         return not _listed(folder_of(path))
-    except OSError as error:
-        raise CheckpointError(f"checkpoint={str(path)!r} cannot be read: {error}.") from error
 
 
 def same_place(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
@@ -151,12 +150,9 @@ def same_place(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
 def check_place(target: Checkpoint, *, goes_on: bool) -> None:
     """Refuse a place that others use, or that holds what another fit has written, before training begins."""
     place = str(target.path)
-    try:
+    with _naming(f"checkpoint={place!r} cannot be read"):
         folder = folder_of(target.path)
-        strange = _not_ours(folder)
-        listed = _listed(folder)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint={place!r} cannot be read: {error}.") from error
+        strange, listed = _not_ours(folder), _listed(folder)
     if strange:
         more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
         raise CheckpointError(
@@ -193,7 +189,7 @@ def write(target: Checkpoint, state: SavedState) -> str:
     """Write a checkpoint, list it as the newest, and remove those that are too many; returns its name."""
     folder = folder_of(target.path)
     name = _name(state.position)
-    try:
+    with _naming(f"checkpoint={str(target.path)!r} cannot be written"):
         listed = _listed(folder)
         own = {other: formed for other, (job_id, formed) in listed.items() if job_id == state.job_id}
         # A fit may begin where others have been; once it has written there, whoever is newer has taken the folder over.
@@ -213,8 +209,6 @@ def write(target: Checkpoint, state: SavedState) -> str:
             # Also what a process that was killed left: a file that was never listed, or one half written.
             if other not in kept and _is_ours(folder, other):
                 folder.remove(other)
-    except OSError as error:
-        raise CheckpointError(f"checkpoint={str(target.path)!r} cannot be written: {error}.") from error
     return name
 
 
@@ -224,19 +218,12 @@ def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) 
     - returned: its configuration is that of the job. Its note tells of newer ones that are damaged.
     """
     folder = folder_of(path)
-    try:
+    with _naming(f"resume_from={str(path)!r} cannot be read"):
         names = _listed(folder)
-    except OSError as error:
-        raise CheckpointError(f"resume_from={str(path)!r} cannot be read: {error}.") from error
     if not names:
         raise CheckpointError(f"resume_from={str(path)!r} holds no checkpoint.")
-    damages = []
-    for name in names:
-        try:
-            state = _decode(folder.get(name))
-        except (OSError, DamagedError) as damage:
-            damages.append(f"{name}: {damage}")
-            continue
+    damages: list[str] = []
+    for name, state in _whole(folder, names, OSError, damages):
         check_configuration(state.configuration, configuration, f"{path}: {name}")
         if not damages:
             return state
@@ -248,25 +235,37 @@ def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) 
 def read_own(path: str | os.PathLike[str], job_id: str, since: tuple[int, int]) -> SavedState | None:
     """Read the newest whole checkpoint that a job itself has written; None if none is new enough."""
     folder = folder_of(path)
-    damages = []
-    try:
-        for name in _listed(folder):
-            if name < _name(since):
-                break
-            try:
-                state = _decode(folder.get(name))
-            except (FileNotFoundError, DamagedError) as damage:
-                damages.append(f"{name}: {damage}")
-                continue
+    damages: list[str] = []
+    with _naming(f"checkpoint={str(path)!r}, from which the new gang would resume, cannot be read"):
+        new = takewhile(_name(since).__le__, _listed(folder))
+        for name, state in _whole(folder, new, FileNotFoundError, damages):
             if state.job_id != job_id:
                 break  # what an earlier fit has left
             trouble = f"training went on from {name}; what is newer cannot be used ({'; '.join(damages)})."
             return replace(state, note=f"checkpoint={str(path)!r}: {trouble}" if damages else "")
-    except OSError as error:
-        raise CheckpointError(
-            f"checkpoint={str(path)!r} cannot be read: {error}. The new gang would resume from it."
-        ) from error
     return None
+
+
+def _whole(
+    folder: LocalFolder | RemoteFolder, names: Iterable[str], lost: type[OSError], damages: list[str]
+) -> Iterator[tuple[str, SavedState]]:
+    """Yield the checkpoints that are whole, and add to `damages` what is wrong with others."""
+    for name in names:
+        try:
+            state = _decode(folder.get(name))
+        except (lost, DamagedError) as damage:
+            damages.append(f"{name}: {damage}")
+        else:
+            yield name, state
+
+
+@contextlib.contextmanager
+def _naming(trouble: str) -> Iterator[None]:
+    """Raise errors of the system as errors of checkpoints."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{trouble}: {error}.") from error
 
 
 def check_configuration(saved: Mapping[str, Any], ours: Mapping[str, Any], where: str) -> None:
