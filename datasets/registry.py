@@ -138,9 +138,8 @@ def _file(given: str | dict[str, str]) -> DataFile:
 
 
 def _read(name: str, row: dict[str, Any]) -> DatasetInfo:
-    files = {part: tuple(map(_file, row.pop(part, ()))) for part in ("train", "test")}
-    used_by = tuple(row.pop("used_by", ()))
-    return DatasetInfo(name, **{"n_test": 0, "n_classes": 0, **row}, **files, used_by=used_by)
+    files = {part: tuple(map(_file, row.get(part, ()))) for part in ("train", "test")}
+    return DatasetInfo(name, **{"n_test": 0, "n_classes": 0, **row, **files, "used_by": tuple(row.get("used_by", ()))})
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

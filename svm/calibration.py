@@ -94,7 +94,7 @@ def fit_curve(method: str, scores: FloatVector, is_positive: AnyArray, weights: 
     return np.stack([fitted.X_thresholds_, fitted.y_thresholds_])
 
 
-def probabilities_of(method: str, curves: Sequence[FloatMatrix], scores: FloatMatrix) -> FloatMatrix:
+def probabilities_of(method: str | None, curves: Sequence[FloatMatrix], scores: FloatMatrix) -> FloatMatrix:
     """Return the probability that each curve gives to each score, shape (n, n_curves)."""
     columns = zip(curves, scores.T, strict=True)
     if method != "isotonic":

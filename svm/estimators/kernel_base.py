@@ -91,7 +91,7 @@ class KernelParameters:
     tol: float = 1e-3
     shrinking: bool = True
     cache_size: float = 200
-    verbose: bool = False
+    verbose: int | bool = False
     max_iter: int = -1
     elimination: str | Elimination = "auto"
     n_jobs: int | None = None

@@ -74,7 +74,7 @@ class PairTrainer:
 
     @cached_property
     def _sign(self) -> float:
-        return self.model._sign_of_first()
+        return float(self.model._sign_of_first())
 
     def train(self) -> tuple[list[TrainedPair], int]:
         """Return all pairs, none where they are on another rank, and the kernel values that they have in common."""
@@ -147,7 +147,8 @@ class PairTrainer:
             def run(dual: Dual, tol: float, limit: int) -> Solution:
                 def go_on(dual: Dual, limit: int) -> Solution:
                     posed = Posed(self.kernel, self.X, of_whole, dual, pool, cache_bytes)
-                    return model._solve(posed, tol, limit, anew=anew)
+                    found: Solution = model._solve(posed, tol, limit, anew=anew)
+                    return found
 
                 if not small.takes(pair) or dual.u is not None:
                     return go_on(dual, limit)
