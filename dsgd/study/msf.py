@@ -504,7 +504,8 @@ def _convergence(one: _Set, against: str) -> Panel:
         points = [(at[against], at["train_loss"]) for at in curve if at["train_loss"] is not None]
         if points:
             dash: Dash = "solid" if marker else "dashed"
-            marks.append(Line(label, *map(list, zip(*points, strict=True)), colour, marker, dash, 1.5, 5.0))
+            places, losses = ([point[i] for point in points] for i in (0, 1))
+            marks.append(Line(label, places, losses, colour, marker, dash, 1.5, 5.0))
     positive = all(value > 0 for mark in marks for value in mark.values("y"))
     axis = Axis("epochs") if against == "epoch" else Axis("time", "log", "s")
     loss = Axis("training loss", "log" if positive else "linear")

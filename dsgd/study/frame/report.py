@@ -92,8 +92,8 @@ def lines_of(
     **style
         See `dsgd.report.Line`.
     """
-    of_x = attrgetter(x) if isinstance(x, str) else x
-    of_y = (lambda cell: cell.stat(y)) if isinstance(y, str) else y
+    of_x: Callable[[Any], Any] = attrgetter(x) if isinstance(x, str) else x
+    of_y: Callable[[Any], Any] = (lambda cell: cell.stat(y)) if isinstance(y, str) else y
     found = []
     for number, (name, cells) in enumerate(groups.items()):
         points = [(of_x(cell), at) for cell in cells if (at := of_y(cell)) is not None]
