@@ -74,7 +74,7 @@ def test_what_a_family_does_not_take_is_refused(makes: Any, fields: dict[str, An
     """By its name, before anything is trained."""
     for make in makes:
         with pytest.raises(
-            InvalidParameterError, match=rf"{make.__name__}\(client=Gang\({next(iter(fields))}=.*{says}"
+            InvalidParameterError, match=rf"{make.__name__}\(client=Gang\(.*{next(iter(fields))}=.*{says}"
         ):
             make(client=Gang(**fields)).fit(X, Y)
 

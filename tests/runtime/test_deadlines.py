@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import gang_programs as programs
 from dsgd import Gang, SGDClassifier
-from dsgd.cli import fit as command
 from dsgd.collectives import Group
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import inproc
@@ -195,11 +194,10 @@ def test_limits_of_the_command_line() -> None:
     """They are given by name, and checked."""
     with pytest.raises(InvalidParameterError, match=r"Timeouts\(queue=\.\.\.\)"):
         Timeouts(queue=-1.0)
-    assert command._timeouts(["queue=1h", "hung=30"]) == Timeouts(queue=3600.0, hung=30.0)
-    assert command._timeouts(None) is None
+    assert Timeouts.parse("--timeout", ["queue=1h", "hung=30"]) == Timeouts(queue=3600.0, hung=30.0)
     for wrong_text in ("queue", "queue=soon", "que=3", "hung=-1"):
         with pytest.raises(InvalidParameterError, match="--timeout"):
-            command._timeouts([wrong_text])
+            Timeouts.parse("--timeout", [wrong_text])
 
 
 @pytest.mark.cluster
