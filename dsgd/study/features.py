@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd import SGDClassifier
 from dsgd.datasets import find, locate
+from dsgd.estimators import SGDClassifier
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_text, seconds_text
 from dsgd.report.theme import TEXT
