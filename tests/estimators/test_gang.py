@@ -73,9 +73,8 @@ PROVEN = [*MACHINES, LinearSVC, LinearSVR, Ridge]
 def test_what_a_family_does_not_take_is_refused(makes: Any, fields: dict[str, Any], says: str) -> None:
     """By its name, before anything is trained."""
     for make in makes:
-        with pytest.raises(
-            InvalidParameterError, match=rf"{make.__name__}\(client=Gang\(.*{next(iter(fields))}=.*{says}"
-        ):
+        said = rf"{make.__name__}\(client=Gang\(.*{next(iter(fields))}=.*{says}"
+        with pytest.raises(InvalidParameterError, match=said):
             make(client=Gang(**fields)).fit(X, Y)
 
 
