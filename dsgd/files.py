@@ -1,6 +1,6 @@
 """Files: written whole or not at all, and archives.
 
-Arrays in ``.npz`` archives of whoever: read as they are, or refused.
+**Arrays in ``.npz`` archives of whoever: read as they are, or refused.**
 
 Problem: an archive is a zip file of headers that each say how large an array is. A few bytes may claim more than there
 is memory, compressed ones stand for a thousand times as many, entries may lie over one another, and a pickle runs code.

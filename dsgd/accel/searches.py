@@ -1,6 +1,6 @@
 """Searches of scikit-learn that run here, and when that pays.
 
-The random numbers that a fit of scikit-learn takes from a generator that the script goes on with.
+**The random numbers that a fit of scikit-learn takes from a generator that the script goes on with.**
 
 Problem: most fits draw some numbers from ``random_state``, or from the global state of numpy if that is None, whether
 their results depend on them or not. A script that draws later gets others if a fit of ours draws none, or more.
@@ -8,7 +8,7 @@ their results depend on them or not. A script that draws later gets others if a 
 Method: a fit of ours draws as many as scikit-learn's, and has the first for a seed, so it repeats after
 ``np.random.seed``.
 
-Begin linear machines of one loop of scikit-learn where the one before ended.
+**Begin linear machines of one loop of scikit-learn where the one before ended.**
 
 Problem: ``CalibratedClassifierCV`` trains a machine on each split of the rows. Two of five splits share three quarters
 of their rows, and have nearly the same weights, but every fit begins at zero.
@@ -19,7 +19,7 @@ in the result.
 
 Source: DeCoste and Wagstaff, KDD 2000 (alpha seeding), for weights instead of dual variables.
 
-When a fit is worth loading our solvers.
+**When a fit is worth loading our solvers.**
 
 Problem: importing the solvers and loading their compiled code takes half a second. Fits then take a half or a quarter
 of the time, but a script that fits a hundred rows is over before that.
@@ -32,7 +32,7 @@ script more than half of the time it has computed: the ski-rental rule.
 
 Source: Karlin et al. 1988 (rent or buy).
 
-Share work among the fits of a search of scikit-learn.
+**Share work among the fits of a search of scikit-learn.**
 
 Problem: a `GridSearchCV` fits every candidate on every split by itself. Fits that differ only in C have similar
 solutions and need the same kernel rows. And one fit of a hundred may be too short for loading our solvers to pay, even

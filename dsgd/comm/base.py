@@ -2,7 +2,7 @@
 
 The interface of every transport.
 
-Messages between two ranks whose sender does not wait for the receiver.
+**Messages between two ranks whose sender does not wait for the receiver.**
 
 Problem: `AbstractTransport.exchange` needs both ranks at the same time. Asynchronous methods need the opposite: a rank
 sends a message and continues; the receiver checks now and then for messages, and takes them when it is ready.
@@ -18,7 +18,7 @@ yet never delays a collective. They may connect more ranks than the transport, s
 Cost per frame: one copy more than `exchange`. Bytes and messages are counted when a frame is posted; copying and
 sending is charged to wire, waiting for a frame that has not come yet, or for room, to wait.
 
-Collectives that a wire runs for the ranks, instead of being asked for one message after another.
+**Collectives that a wire runs for the ranks, instead of being asked for one message after another.**
 
 Problem: on a wire that takes no real time, a simulated one, a collective of a thousand ranks is ten thousand calls of
 `AbstractTransport.exchange`, each with a turn of its own, for a result that is known once all have begun.

@@ -1,6 +1,6 @@
 """Frames of bytes between ranks, and the flag that ends every exchange.
 
-The format of the frames that ranks send each other.
+**The format of the frames that ranks send each other.**
 
 Problem: two ranks that are not at the same point of the same job must notice it before they add up wrong numbers, and
 nothing that arrives from a socket may be believed, let alone unpickled.

@@ -17,7 +17,7 @@ Update: ``decode(encode(v)) == v``, bit for bit.
 
 Cost: n s bytes for n elements of s bytes.
 
-Error feedback: add what a payload leaves out to the next vector.
+**Error feedback: add what a payload leaves out to the next vector.**
 
 Problem: a biased compressor (the largest entries, the signs) loses the same part of every vector, and SGD with it
 stalls or diverges.

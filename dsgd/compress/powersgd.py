@@ -16,7 +16,7 @@ It is biased: wrap it in `ErrorFeedback`.
 
 Source: Vogels, Karimireddy and Jaggi 2019, algorithms 1 and 2.
 
-Decoupled momentum: each rank has a momentum of its own, of which the strongest waves are sent and leave it.
+**Decoupled momentum: each rank has a momentum of its own, of which the strongest waves are sent and leave it.**
 
 Problem: the momentum of large models changes slowly where ranks agree and fast where they do not; to send all of it in
 every step takes the bandwidth of a data centre.

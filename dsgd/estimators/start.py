@@ -1,6 +1,6 @@
 """What a fit begins from, checked: parameters, steps, an earlier model, more classes.
 
-More classes than before: outputs for labels that come late, beside those that the model has.
+**More classes than before: outputs for labels that come late, beside those that the model has.**
 
 Problem: which classes a stream of rows will bring is often not known when it begins.
 
@@ -16,7 +16,7 @@ What cannot be said of a new output begins anew for all: the account of the L1 p
 what has fallen due before it was there; what was remembered of rows; and what strategies and compressors remember,
 whose vectors may be of any form. So do models of ranks that stay apart, from their mean.
 
-What a fit leaves on its estimator, and what a later ``partial_fit`` begins with.
+**What a fit leaves on its estimator, and what a later ``partial_fit`` begins with.**
 
 Problem: a model may come home as two, the last one and the mean of the iterates, of which scikit-learn calls the mean
 ``coef_``. Steps must go on from the last one.

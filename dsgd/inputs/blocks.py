@@ -5,7 +5,7 @@ Row blocks on the workers, and the summary of each that the client gets.
 These functions run on the workers, where the data is. A summary is a few numbers per block, so the client learns
 classes, counts, widths and defects without receiving any rows.
 
-Assignment of rows to blocks: consecutive or at random.
+**Assignment of rows to blocks: consecutive or at random.**
 
 Problem: the order of rows often has a meaning (a time series, one class after the other). Ranks with consecutive rows
 then have different kinds of rows, and models that are rarely averaged suffer: on ijcnn1, a time series, one average of

@@ -2,7 +2,7 @@
 
 Checks of sample weights.
 
-Rows that several fits train on: checked, dealt and sent once.
+**Rows that several fits train on: checked, dealt and sent once.**
 
 Problem: before the first step of a fit its rows are checked, dealt to ranks and put in order; on a cluster they are
 sent to the workers first. With few epochs this takes as long as training, and a parameter search repeats it for every

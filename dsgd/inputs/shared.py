@@ -1,6 +1,6 @@
 """Blocks of this machine: in memory that local workers share, in files, and of simulated ranks.
 
-Row blocks that processes of this host are handed through shared memory.
+**Row blocks that processes of this host are handed through shared memory.**
 
 Problem: rows of an array of this process travel to a worker as messages of Dask: they are copied out of the array, into
 a socket and out of it again, by one thread. A worker of the same host could read them where they are written first.
@@ -16,7 +16,7 @@ the memory is free (containers often have little of this kind), and for blocks b
 
 Cost: one copy of the rows, and one message of some hundred bytes for each block.
 
-Row blocks on the disks of the workers, for data larger than their memory.
+**Row blocks on the disks of the workers, for data larger than their memory.**
 
 Problem: Dask holds the blocks of a collection in the memory of its workers, or compresses them to disk when memory runs
 out and reads them back whole. Rows that are read only twice need neither.

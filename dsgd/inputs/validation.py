@@ -2,7 +2,7 @@
 
 The rows that early stopping holds out: those of scikit-learn for the same ``random_state``.
 
-Validation rows that the user gives, and the score of a model on them.
+**Validation rows that the user gives, and the score of a model on them.**
 
 Problem: rows that are held out are spread over the ranks, and of many measures (the area under a curve, F1) the ranks
 cannot add up parts.

@@ -1,6 +1,6 @@
 """Words that threads and processes share: atomic operations, sleep, and memory of other processes.
 
-Atomic loads, stores and additions on memory that several threads or processes share.
+**Atomic loads, stores and additions on memory that several threads or processes share.**
 
 Problem: ranks that share memory use a counter to announce data. Compilers and processors may reorder plain reads and
 writes (ARM does, LLVM does everywhere), so a peer could see the counter before the data.
@@ -11,7 +11,7 @@ before it; on x86 both are plain moves.
 
 Source: C11 (ISO/IEC 9899:2011), 5.1.2.4 and 7.17.3.
 
-Where a thread sleeps inside compiled code, and how it leaves a core that it shares.
+**Where a thread sleeps inside compiled code, and how it leaves a core that it shares.**
 
 Problem: a thread that leaves a kernel to sleep has to wait for the interpreter lock before it can go on. If fifteen
 wait for one, all of them leave; the next time it is another that comes last to the lock, and all wait for that one: a
@@ -22,7 +22,7 @@ once more, and room for what is read or asked. The peer that rings is `dsgd.kern
 
 Cost: a wake-up, some tens of microseconds; a move about ten.
 
-Reading the memory of another process of the same user.
+**Reading the memory of another process of the same user.**
 
 Problem: data that passes through shared memory of two processes is copied in and out again. Linux can copy it once,
 straight from source to destination, if it lets one process read the memory of the other. Debuggers do that too, so a

@@ -1,6 +1,6 @@
 """The cache of compiled kernels, and stamps of what they are made from.
 
-What the machine code of a kernel was made of, as a text.
+**What the machine code of a kernel was made of, as a text.**
 
 Problem: machine code that is kept on disk must be thrown away when anything that it was made of changes, in whatever
 file, and by nothing else: not by a comment, the time of a file, or where it lies.
@@ -10,7 +10,7 @@ docstrings, of its module and of those of the functions, classes and types that 
 With a module come its decorators, and so the options of the compiler and what is taught to it there. Numbers and texts
 that a function finds elsewhere are covered by their values.
 
-Machine code of kernels on disk, which any copy of the same code finds.
+**Machine code of kernels on disk, which any copy of the same code finds.**
 
 Problem: Numba keeps machine code beside each file, under its line number and as old as the file. Every checkout, image,
 wheel and virtual environment compiles all kernels again, for minutes, and so does whoever has touched a file.

@@ -1,6 +1,6 @@
 """Steps on rows that are drawn by importance, from a tree of sums.
 
-A sum tree in one array: weights that change one at a time, and draws in proportion to them, in O(log n) each.
+**A sum tree in one array: weights that change one at a time, and draws in proportion to them, in O(log n) each.**
 
 Problem: to draw one of n rows with a probability proportional to a weight, while each step changes one of the weights.
 
@@ -13,7 +13,7 @@ Cost: 8 n / 7 numbers of float64, and log_8(n) lines of memory for a draw or a c
 `dsgd.kernels.importance` has a red-black tree for the same bound; weights have fixed places here, so nothing needs to
 be rebalanced.
 
-Importance sampling: rows drawn in proportion to the gradients they had when they were last seen.
+**Importance sampling: rows drawn in proportion to the gradients they had when they were last seen.**
 
 Problem: with uniform rows the noise of a step is the mean square of the rows' gradients, which a few outliers
 dominate; drawn in proportion to their norms it is the square of their mean, which may be n times less.

@@ -1,6 +1,6 @@
 """Compiling kernels: once, in turn, and with the cache of this package.
 
-Compiling what only becomes a part of kernels: without machine code of its own.
+**Compiling what only becomes a part of kernels: without machine code of its own.**
 
 Problem: Numba makes every function that a kernel calls fit to be called by itself. It is optimised and turned into
 machine code, then linked into the kernel and optimised once more with all around it. That takes a fifth of compiling.
@@ -8,7 +8,7 @@ machine code, then linked into the kernel and optimised once more with all aroun
 Method: a library of code that ends with what is linked. Kernels are as fast as before, and their sums the same to the
 bit.
 
-Compiling in turns: of the processes that start together one compiles a kernel, and the others load it.
+**Compiling in turns: of the processes that start together one compiles a kernel, and the others load it.**
 
 Problem: the workers of a host that begin their first fit at once all miss the same kernels in the cache on disk.
 Sixteen processes on two cores that compiled them side by side took two minutes for what takes one of them ten seconds.

@@ -8,7 +8,7 @@ the weights later. The L1 part is the cumulative penalty of Tsuruoka, Tsujii and
 in scikit-learn: u is the penalty that every weight could have received so far, q_j what weight j did receive, and a
 weight is moved towards zero by what is still owed, never across it, when its feature is seen.
 
-Weights as a scale times what is stored, and their average: the parts of a step that kernels of SGD share.
+**Weights as a scale times what is stored, and their average: the parts of a step that kernels of SGD share.**
 
 Problem: the L2 penalty shrinks every weight in every step, and an averaged model changes in every entry, which would
 cost a pass over the model where a row has few entries.

@@ -32,7 +32,7 @@ one_cycle    1 + (peak - 1) v while x < 2; then from 1 to `LEAST`,   Smith and T
 
 In the source of the last the rate falls in the end by several orders of magnitude; here by three.
 
-What a run of steps keeps from call to call: places in three vectors, and what is read and counted there.
+**What a run of steps keeps from call to call: places in three vectors, and what is read and counted there.**
 
 Problem: Numba passes no record between Python and a kernel without boxing it, and its fields one by one would be two
 dozen arguments.

@@ -2,7 +2,7 @@
 
 Conversion of row blocks to the types and layout that kernels read, a piece at a time.
 
-Sorting rows into a file larger than memory, without scattered writes.
+**Sorting rows into a file larger than memory, without scattered writes.**
 
 Problem: rows are walked in a random order, so every block has rows for every part of the file. Written one by
 one to where they belong, they would touch every page of the file once per block.

@@ -1,6 +1,6 @@
 """Rules of steps beyond plain SGD, and names that choose them.
 
-Local optimisers for minibatch steps: heavy ball, Nesterov, Adagrad, Adam, LARS; and for one step a round.
+**Local optimisers for minibatch steps: heavy ball, Nesterov, Adagrad, Adam, LARS; and for one step a round.**
 
 Problem: plain SGD takes a step per row and remembers nothing. Where gradients are noisy or badly scaled, or the batch
 is large, a rule that remembers what gradients were like gets further with each step.

@@ -2,7 +2,7 @@
 
 The state of SGD on linear models: what changes from step to step, beside the model.
 
-Averaging with an L1 penalty: ranks average their models before the penalty.
+**Averaging with an L1 penalty: ranks average their models before the penalty.**
 
 Problem: a mean of models has hardly a zero, since a weight is zero on some ranks and not on others. And a weight pays
 its penalty when its feature is seen: a rank that has not seen it brings it unpaid into the mean, so that a feature
@@ -19,7 +19,7 @@ Cost: two passes over the weights per exchange, one number more on the wire; not
 Source: Yuan, Zaheer and Reddi 2021 (federated dual averaging, algorithm 2: primal averages lose the zeros); theirs is
 for local SGD with rates of rounds; here the mean of the ranks' sums of rates takes their place.
 
-The mean of the last models of an epoch, from which the next epoch starts and which training returns.
+**The mean of the last models of an epoch, from which the next epoch starts and which training returns.**
 
 Problem: with rates 1 / (alpha t), the noise of the last model is proportional to the length of its last steps. One rank
 takes a step per row, so they are short after some epochs. A server takes one per batch, along stale gradients: after as

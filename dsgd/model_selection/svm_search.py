@@ -13,7 +13,7 @@ Two routes lead along a chain, and both end at every point as a cold fit does, t
 On either, a machine that has no variable at its upper bound is that of every larger C: higher bounds let no variable
 move that could not move before. So it is neither solved nor scored again.
 
-The search for parameters of kernel SVMs that solves the C of each split one from another.
+**The search for parameters of kernel SVMs that solves the C of each split one from another.**
 
 Problem: a search of eight C, three gammas and five folds is 120 cold fits and a last one. Neighbours in C have nearly
 the same solution and need the same kernel rows, and beyond some C all have the very same solution.

@@ -1,6 +1,6 @@
 """Statistics of columns, and advice from them.
 
-What an encoder has to know of all rows: moments of numbers, and how often each category comes.
+**What an encoder has to know of all rows: moments of numbers, and how often each category comes.**
 
 Problem: rows come in parts, on one machine or on many, and the encoder must be the same however they are cut.
 

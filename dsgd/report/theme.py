@@ -5,7 +5,7 @@ Colours and markers of figures and pages, for light and dark backgrounds.
 Hues are those of Okabe and Ito (2008), distinct with any colour vision, made darker or lighter until their contrast
 with the background is 3 or more (text 4.5). Series differ in marker or dashes as well.
 
-Where the names of points are written, so that they cover neither each other, nor points, nor the frame.
+**Where the names of points are written, so that they cover neither each other, nor points, nor the frame.**
 
 Problem: points of a comparison lie in clusters, where names that all stand on the same side of their points are written
 over each other.

@@ -4,7 +4,7 @@ The classes that a file of a model may name.
 
 A file holds names alone, and each stands for a class in this table: nothing that a file says is imported.
 
-Whether a model that was read can be used: its fields are of their types, and it predicts a row.
+**Whether a model that was read can be used: its fields are of their types, and it predicts a row.**
 
 Problem: the checksum of a file says that it is as somebody wrote it, and not that its arrays fit each other. A model
 whose arrays do not would end in any error of numpy's in its first prediction, long after it was loaded.

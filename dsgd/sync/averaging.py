@@ -1,6 +1,6 @@
 """Averages of models: at once, with momentum, and delayed.
 
-The weighted mean over ranks, used by all synchronous strategies.
+**The weighted mean over ranks, used by all synchronous strategies.**
 
 Problem: ranks own different numbers of rows, some none, so a plain mean of their vectors is biased.
 
@@ -8,7 +8,7 @@ Update: ``v <- sum_r w_r v_r`` with ``w_r`` the share of rank r, by one all-redu
 
 Cost per round: that of `dsgd.collectives.allreduce_cost` for the length of the vector.
 
-What happens to the momentum of local optimisers when models are averaged.
+**What happens to the momentum of local optimisers when models are averaged.**
 
 Problem: after an average, the velocity of a rank, or its running mean of squares, belongs to a model that it no longer
 has. Papers and released code treat this differently, often without mentioning it.
@@ -19,7 +19,7 @@ squares stay non-negative under all three.
 
 Cost: nothing, or for ``"average"`` one more all-reduce for each vector that the rule remembers.
 
-Delayed averaging: the mean of the models arrives one round late, so the exchange overlaps with steps.
+**Delayed averaging: the mean of the models arrives one round late, so the exchange overlaps with steps.**
 
 Problem: while vectors are sent, cores idle, and while cores work, the wire does. On a slow wire each takes its share of
 every round.

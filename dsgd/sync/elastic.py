@@ -32,7 +32,7 @@ the centre at the end of the last epoch, from which training resumes after a fai
 
 Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
 
-Downpour SGD: workers take steps of their own and send the changes to the model of a server.
+**Downpour SGD: workers take steps of their own and send the changes to the model of a server.**
 
 Problem: a message for every gradient is too many; a worker can take many steps between two of them.
 

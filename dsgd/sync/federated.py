@@ -2,7 +2,7 @@
 
 Strategies against drift where ranks have unlike rows: control variates, and a proximal term.
 
-SCAFFOLD: local SGD corrected for the difference between a rank's gradients and those of all ranks.
+**SCAFFOLD: local SGD corrected for the difference between a rank's gradients and those of all ranks.**
 
 Problem: where ranks have rows of different kinds, local steps drift to the minimum of each rank, and the fixed point of
 local SGD is not the minimum of the whole.
@@ -26,7 +26,7 @@ stretch. Three more vectors per rank.
 Source: Karimireddy, Kale, Mohri et al. 2020, algorithm 1, option II, with all ranks in every round; weighted by rows
 here.
 
-FedProx: local SGD with a penalty on the distance from the last average.
+**FedProx: local SGD with a penalty on the distance from the last average.**
 
 Problem: where ranks have rows of different kinds, many local steps lead each of them to a place of its own, and the
 mean of those is no good.

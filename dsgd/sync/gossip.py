@@ -22,7 +22,7 @@ all-reduce at the end.
 Source: Lian, Zhang, Zhang et al. 2017, algorithm 1, in which gradients are taken at the model before it is mixed;
 decentralised gradient descent: Richards, Rebeschini and Rosasco 2020, for which ``features=`` makes random features.
 
-SGP: stochastic gradient push, gossip over directed graphs.
+**SGP: stochastic gradient push, gossip over directed graphs.**
 
 Problem: to average with a neighbour both must be there at once. Sending one way is cheaper and waits for less, but then
 plain averages would not keep the mean.

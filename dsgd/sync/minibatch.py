@@ -1,6 +1,6 @@
 """Mini-batches of all ranks, and their gradients in buckets.
 
-Minibatch SGD: ranks divide a batch, average their gradients and take the same step.
+**Minibatch SGD: ranks divide a batch, average their gradients and take the same step.**
 
 Problem: local models drift apart; here there is only one model at any time, at the price of a message per step.
 
@@ -28,7 +28,7 @@ epoch.
 Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal et al. 2017, sections 2.1 and 2.2;
 growing batches: Smith, Kindermans, Ying and Le 2018.
 
-Sums of a gradient in buckets, while the backward pass still computes.
+**Sums of a gradient in buckets, while the backward pass still computes.**
 
 Problem: a backward pass brings the gradient of the last layer long before that of the first, and a sum of whole
 gradients waits for all of it.

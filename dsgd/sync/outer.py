@@ -1,6 +1,6 @@
 """Strategies that average models and take a step of their own along the change: what they share, SlowMo, DiLoCo.
 
-The outer step of SlowMo and DiLoCo: momentum on the change of a round of local steps.
+**The outer step of SlowMo and DiLoCo: momentum on the change of a round of local steps.**
 
 Problem: with rare averages the change of the mean from one to the next is a good direction; plain averaging forgets it
 each time.
@@ -22,7 +22,7 @@ per rank; with a compressor one more, and those of the compressor.
 Source: Wang, Tantia, Ballas and Rabbat 2020; Douillard et al. 2023; compressed: Basu, Data, Karakus and Diggavi 2019,
 Sarfi et al. 2025 (SparseLoCo).
 
-SlowMo: local SGD with slow momentum on the averages.
+**SlowMo: local SGD with slow momentum on the averages.**
 
 Problem: rare averages save bytes and lose accuracy; momentum over the averages wins some of it back for free.
 
@@ -38,7 +38,7 @@ rates fall, as they do by default, it therefore repeats the longer steps of earl
 on. The released code (fairscale), for networks, raises it to 0.5 for 8 ranks and 0.6 for 16; it also has the rate of 1.
 BMUF (Chen and Huo 2016) is a special case.
 
-DiLoCo: many local steps, then a step with Nesterov momentum along their average change.
+**DiLoCo: many local steps, then a step with Nesterov momentum along their average change.**
 
 Problem: ranks far apart, between which a vector can be sent only once in hundreds of steps.
 

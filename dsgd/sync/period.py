@@ -1,6 +1,6 @@
 """Periods of synchronisation, weights of ranks, and the taxonomy of strategies.
 
-The place of a strategy among all methods: the dimensions of a survey, as words that every strategy declares.
+**The place of a strategy among all methods: the dimensions of a survey, as words that every strategy declares.**
 
 Problem: names of methods do not say how they differ. A few questions do: what is split over machines, whether there is
 one model or one for each rank, who waits for whom, what is sent, and to whom.
@@ -14,7 +14,7 @@ documentation is made of it (``docs/figures/taxonomy.py``).
 
 Source: Langer, He, Rahayu and Xue 2020, sections 3 to 6.
 
-The weights of ranks in a mean of models, such that unequal shards minimise the objective over all rows.
+**The weights of ranks in a mean of models, such that unequal shards minimise the objective over all rows.**
 
 Problem: a round gives a rank with more rows more steps, so its model has moved further. A mean weighted by rows counts
 them twice: with a constant rate it settles where ``sum_p n_p^2 f_p`` is least, f_p being the mean loss of the n_p rows

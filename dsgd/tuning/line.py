@@ -2,7 +2,7 @@
 
 An estimator as a line of code to paste.
 
-Successive halving within a budget of seconds.
+**Successive halving within a budget of seconds.**
 
 Problem: many candidates, little time. Most of them show early that they are no good.
 

@@ -1,6 +1,6 @@
 """Segments of shared memory, arrays in them, and windows that ranks of one machine share.
 
-Shared memory of two processes of one host, which disappears with them.
+**Shared memory of two processes of one host, which disappears with them.**
 
 Problem: a file in ``/dev/shm`` outlives the process that made it, and if ``/dev/shm`` is full, touching a page that
 cannot be allocated kills the process.
@@ -12,13 +12,13 @@ are reserved when it is made, so that a lack of space is an error then, and not 
 
 Where there is no ``/dev/shm`` (macOS) a file in the folder for temporary files does the same through the page cache.
 
-An array shared by the threads of a process.
+**An array shared by the threads of a process.**
 
 Problem: methods without locks have all ranks read and write one model, at any time, and not copies of it.
 
 Cost: two barriers, once.
 
-Memory of each rank that all other ranks of its gang can read.
+**Memory of each rank that all other ranks of its gang can read.**
 
 Problem: a round of a few microseconds has no time for a message. Ranks that share memory can instead read each other's
 vectors where they are written; `dsgd.kernels.rounds` does, and this is where its boxes are and what happens when a

@@ -12,7 +12,7 @@ that stays in the cache. The sum then needs no separate pass over memory.
 Counters of a ring move in multiples of `UNIT_BYTES`, the last piece of a frame rounded up, so that no number is split
 at its end.
 
-Whether two processes may read each other's memory directly.
+**Whether two processes may read each other's memory directly.**
 
 Problem: systems forbid it for many reasons (`dsgd.kernels.atomics`), and the rank that sends must know what the one
 that receives can do.
@@ -22,7 +22,7 @@ whether it found it. The system itself names the process at the other end of a l
 
 Cost: two short messages each way, once.
 
-A pair of byte streams through shared memory, one for each direction.
+**A pair of byte streams through shared memory, one for each direction.**
 
 Problem: a long frame should cost as few copies as can be and no system call per piece, both ways at once; a rank that
 has to wait must sleep, and be woken without polling; and nothing that the peer writes into the memory may lead this

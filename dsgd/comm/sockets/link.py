@@ -1,6 +1,6 @@
 """Connections between two ranks: frames in both directions at once, and the table of all.
 
-One end of a connection between two ranks: a blocking socket and frame headers.
+**One end of a connection between two ranks: a blocking socket and frame headers.**
 
 Problem: a short frame must cost two system calls and no allocation; a long one must move both ways at once, straight
 between the callers' arrays and the kernel.
@@ -16,7 +16,7 @@ A wrapped socket (TLS) has no calls that do not wait: it is asked only when the 
 
 Cost: a system call per piece, or two on a wrapped socket.
 
-The connections of a rank, and those that are being made.
+**The connections of a rank, and those that are being made.**
 
 Problem: either of two ranks may be the first that needs a connection between them, and both may call at once, each in
 its own thread while another thread answers calls. One connection must come of it, the same for both.

@@ -1,6 +1,6 @@
 """Graphs of ranks for gossip: named, regular, and by machines.
 
-Random regular graphs: few neighbours each, and short paths between all ranks.
+**Random regular graphs: few neighbours each, and short paths between all ranks.**
 
 Problem: a graph of constant degree on which mixing does not slow down as ranks are added. Almost every random regular
 graph is one: its second eigenvalue tends to 2 sqrt(d - 1) / d (Friedman 2008).
@@ -12,7 +12,7 @@ Source: Steger and Wormald 1999.
 
 The links between the accelerators of common machines, such as the DGX-1P and the DGX-1V.
 
-The topologies: ring, grid, exponential graph, star and others.
+**The topologies: ring, grid, exponential graph, star and others.**
 
 Problem: methods that mix models between neighbours instead of over everybody need a graph. It must be the same on every
 rank without a word being said, and known before there is a connection, so that it can be drawn, simulated and tested.

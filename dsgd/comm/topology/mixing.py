@@ -1,6 +1,6 @@
 """Mixing matrices of graphs, and matchings.
 
-The order of exchanges with the neighbours of a graph, so that ranks do not wait in chains.
+**The order of exchanges with the neighbours of a graph, so that ranks do not wait in chains.**
 
 Problem: if every rank takes its peers in its own order, a ring of ranks can wait for each other for ever.
 
@@ -12,7 +12,7 @@ Cost: as many steps as the largest degree, which is the fewest possible.
 
 Source: König 1916 (a bipartite graph of largest degree d is the union of d matchings; here senders and receivers).
 
-Mixing matrices: the weights with which ranks average with their neighbours.
+**Mixing matrices: the weights with which ranks average with their neighbours.**
 
 Problem: repeated averaging with neighbours must preserve the mean over all ranks, on any graph.
 

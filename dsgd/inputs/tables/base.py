@@ -1,19 +1,19 @@
 """What a table is, tables of arrays, and text as numbers, dates and categories.
 
-What every table answers about its columns, and columns as codes.
+**What every table answers about its columns, and columns as codes.**
 
 Problem: the encoder of columns reads tables of several libraries, and should not know which one it has.
 
 Method: a protocol of few questions, each about one column: what it holds, and its numbers, codes or dates as arrays of
 numpy. Distinct values become Python objects once; rows are numbers only.
 
-Arrays of two dimensions as tables: of numbers, or of Python objects of any kind.
+**Arrays of two dimensions as tables: of numbers, or of Python objects of any kind.**
 
 Problem: rows of mixed columns without a library of tables are an array of objects, whose columns have no types.
 
 Method: a column is what all its values are; objects are coded one by one. Columns are named by scikit-learn's rule.
 
-Numbers, bools and dates that are written as text, and what the texts of a column are.
+**Numbers, bools and dates that are written as text, and what the texts of a column are.**
 
 Problem: a column of CSV is what all its texts are, and text comes in parts, in any order.
 

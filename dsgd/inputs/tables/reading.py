@@ -1,6 +1,6 @@
 """Tables of pandas, and anything as a table.
 
-Data frames of pandas, read column by column with pandas.
+**Data frames of pandas, read column by column with pandas.**
 
 Problem: a column of pandas may be of numpy, nullable, sparse, of categories, of Arrow memory or of Python objects, and
 each says in its own way what is missing.

@@ -1,6 +1,6 @@
 """Checkpoints of a fit in a folder or an object store, and snapshots in the memory of its ranks.
 
-Checkpoints in a folder or an object store: atomic, versioned and checksummed.
+**Checkpoints in a folder or an object store: atomic, versioned and checksummed.**
 
 Problem: a job of hours must survive the loss of the whole cluster; a file half written, damaged or of another job must
 never be taken for its state.
@@ -20,7 +20,7 @@ Problem: a checkpoint is there so that no work is lost, and one that cannot be w
 Method: a write that fails is logged, and the next one is due soon after; only several in a row end the fit. The last
 one is tried as often at once, and if it fails all the same the model, which is complete, is returned with a note.
 
-Snapshots: the last state that all ranks had in common, in the memory of their workers.
+**Snapshots: the last state that all ranks had in common, in the memory of their workers.**
 
 Problem: when a worker dies, everything that the others have computed since the start is still in their memory.
 

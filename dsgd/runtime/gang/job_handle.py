@@ -1,6 +1,6 @@
 """A job as the client sees it: requesting workers, the lease on them, watching, and releasing everything at the end.
 
-The lease of a job's workers: renewed while the client attends to the job, and given up when it no longer does.
+**The lease of a job's workers: renewed while the client attends to the job, and given up when it no longer does.**
 
 Problem: a client may be interrupted twice with ctrl-C, stopped by a debugger, or cut off, and then its workers would
 stay with a job that never ends.

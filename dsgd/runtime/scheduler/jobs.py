@@ -1,6 +1,6 @@
 """The scheduler's record of each gang, which workers can run ranks, and how long a member has been silent.
 
-Durations of silence, as far as this process can tell.
+**Durations of silence, as far as this process can tell.**
 
 Problem: a scheduler that was stopped, or busy for long, finds all heartbeats old when it wakes, while newer ones are
 still unread. It must not consider all workers hung because it slept itself.
@@ -10,7 +10,7 @@ Method: it reads the clock twice a second. After a longer pause all silences are
 Whether a worker that no rank of ours runs on is alive is asked: the heartbeats of Dask pause for as long as the wall
 clock of the worker was set back.
 
-Which workers of a cluster can run ranks, and which cannot.
+**Which workers of a cluster can run ranks, and which cannot.**
 
 Problem: Dask gives a registered worker plugin to every worker that ever joins the scheduler. One without dsgd cannot
 unpickle it, and refuses to start. And Dask answers a client at once if another client is installing the plugin: the

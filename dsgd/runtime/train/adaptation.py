@@ -1,6 +1,6 @@
 """Changes during training: of the period, of pooled rates, and of the weights of ranks in averages.
 
-Changing the period during training: the rank loop's part of `dsgd.sync.AbstractAdaptation`.
+**Changing the period during training: the rank loop's part of `dsgd.sync.AbstractAdaptation`.**
 
 Problem: ranks must change how often they synchronise, all at the same round and from what all of them have measured, in
 fits that are over in milliseconds.

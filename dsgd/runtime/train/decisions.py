@@ -8,7 +8,7 @@ together takes the place of the objectives. Outputs that share one loss have one
 
 The adaptive schedule first divides its rate by five, and gives up when that would be below 1e-6.
 
-How long a rank waits for its peers, from the measured time of its rounds.
+**How long a rank waits for its peers, from the measured time of its rounds.**
 
 Problem: one fixed limit is either so short that it kills a job with long rounds, or so long that a program that hangs
 in rounds of milliseconds goes unnoticed for minutes.

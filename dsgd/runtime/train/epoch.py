@@ -1,6 +1,6 @@
 """The end of an epoch: a short message summed over the ranks, the decisions that follow from it, and the model.
 
-Progress of a fit: the seconds of every rank, and the event that rank 0 publishes.
+**Progress of a fit: the seconds of every rank, and the event that rank 0 publishes.**
 
 Problem: only a rank knows where its time went, and only rank 0 speaks.
 
@@ -15,7 +15,7 @@ The model that training returns: combined over ranks where a strategy leaves the
 That is done once at the end, and earlier, on copies, whenever the model is scored: a score that decides whether
 training ends must be that of the model it would return, not of the model of one rank.
 
-Whether training ended above the objective that it began at.
+**Whether training ended above the objective that it began at.**
 
 Problem: steps that are too long for the rows raise the loss without bound, or leave it where slopes are clipped. The
 stopping rule only sees epochs that no longer improve.

@@ -1,6 +1,6 @@
 """Rounds that run inside one compiled kernel, or on a clock that is not real.
 
-Rounds that run inside one compiled kernel.
+**Rounds that run inside one compiled kernel.**
 
 Problem: with an average after every few rows, Python costs more than steps and sums together.
 
@@ -12,7 +12,7 @@ ordinary rounds, to the bit.
 
 Cost per round on two cores: see `benchmarks/communication/rounds.py`.
 
-Rounds that the wire runs for all ranks, on a clock that is not real.
+**Rounds that the wire runs for all ranks, on a clock that is not real.**
 
 Problem: of a thousand simulated ranks each takes a step of a microsecond in a round, and its thread and the rank loop a
 hundred.

@@ -1,6 +1,6 @@
 """The rank loop: epochs and rounds of local steps, synchronisation and the ledger.
 
-Epochs of a rank that has nobody to exchange with: steps, and the stopping rule.
+**Epochs of a rank that has nobody to exchange with: steps, and the stopping rule.**
 
 Problem: an epoch of few rows takes some microseconds. A round of exchange, and sums over ranks of which there is one,
 take eighty.

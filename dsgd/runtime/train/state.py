@@ -23,7 +23,7 @@ with others it begins anew. Ranks have different numbers of them: in a table, th
 Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
 (`dsgd.local.sgd_state`), of which strategies may remember something too.
 
-The state that one call of ``partial_fit`` leaves for the next.
+**The state that one call of ``partial_fit`` leaves for the next.**
 
 Problem: strategies, compressors and local rules remember (momentum, residuals, centres, where random streams are). A
 user who calls for one epoch at a time wants what one training of as many epochs gives.

@@ -4,7 +4,7 @@ The rule: an error of this library (`DsgdError`: bad data, a deadline missed, a 
 client as itself, with a note that names the rank, because its text is written for the user. Anything else becomes a
 `RankError` that names rank, worker and host and carries the remote traceback, with the original as its ``__cause__``.
 
-Where the ranks of a worker were when their job stopped.
+**Where the ranks of a worker were when their job stopped.**
 
 Problem: an error that says that a rank waited for another one too long does not say what that one did instead.
 

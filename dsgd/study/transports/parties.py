@@ -6,7 +6,7 @@ which one party computes a gradient on its rows and the other takes a step with 
 
 The work of both in one process, with nothing sent, is the bound: no way can be faster on this memory.
 
-Copies and allocations of a process are counted where they happen, in calls of its C library.
+**Copies and allocations of a process are counted where they happen, in calls of its C library.**
 
 Problem: what a library says of its copies is a promise, and a profile of samples is a guess. Hardware counters of
 memory are closed to an ordinary user.

@@ -47,7 +47,7 @@ Source: Kamp, Boley, Keren, Schuster and Sharfman 2014 and Kamp et al. 2018 (arX
 its own condition and calls the others. Ranks that all-reduce cannot call: so ours find the period at which the
 condition is met, for the mean over ranks, and Delta is measured in squared norms of the model.
 
-AdaComm: infrequent averages at first, frequent ones as the loss falls.
+**AdaComm: infrequent averages at first, frequent ones as the loss falls.**
 
 Problem: rare averages make quick progress while the loss is high, and leave a higher floor of error in the end.
 
