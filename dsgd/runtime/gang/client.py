@@ -1,6 +1,6 @@
 """The Dask client on which a job runs, and calls on its event loop.
 
-**A coroutine on the event loop of a client, for whose outcome another thread waits, however often that is interrupted.**
+**A coroutine on the event loop of a client, for whose outcome another thread waits, however often that is interrupted**
 
 Problem: a future of `concurrent.futures` has a lock that both threads take in Python. An interrupt that comes when it
 is taken and nobody has noted that yet leaves it locked: the loop waits for it for ever, and the lease of a job with it.
