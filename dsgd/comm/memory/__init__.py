@@ -1,8 +1,8 @@
 """Memory shared by ranks: threads of a process, or processes of a host.
 
-Between processes of one host: `neighbours` finds them, `segment` is the memory, `ring` a stream of bytes through it
-(`streams` is its compiled part), `pulling` reads a peer's own memory where the kernel allows it. Between threads of
-one process: `shared_array` and `window`. Called by `dsgd.comm.wires` and `dsgd.comm.frame_exchange`. Begin with `ring`.
+`neighbours` finds the processes of one host, `segment` is the memory (also that of threads, and the window of fused
+rounds), and `streams` moves bytes through it, or reads a peer's own memory where the kernel allows that. `cores` says
+on which core a rank runs. Called by `dsgd.comm.wires` and `dsgd.comm.frame_exchange`. Begin with `segment`.
 """
 
 __all__: list[str] = []

@@ -177,6 +177,7 @@ class TCPTransport(AbstractTransport):
         if link is None:
             raise error
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        # EAGAIN of a call that blocks: the time of SO_RCVTIMEO or SO_SNDTIMEO has passed.
         if isinstance(cause, (BlockingIOError, TimeoutError, PeerLateError)):
             self._raise_late(link, cause)
         raise AbortedError(

@@ -1,4 +1,4 @@
-"""Rules by which `dsgd.sync.AutoSync` chooses the period: one file per rule, each a pure function."""
+"""Rules by which `dsgd.sync.AutoSync` chooses the period: all of them in `rules`, each a pure function."""
 
 from dsgd.sync.adaptive.base import WHYS, AbstractRule, Choice, Measured, Why, comm_floor
 from dsgd.sync.adaptive.rules import (
