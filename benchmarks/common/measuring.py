@@ -102,7 +102,7 @@ def table(title: str, *columns: str) -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
-def report(rows: Rows, title: str, columns: str, **facts: Any) -> Iterator[Callable[..., None]]:
+def report(rows: Rows, title: str, columns: str, /, **facts: Any) -> Iterator[Callable[..., None]]:
     """Print a table of rows as they are made, and write them.
 
     Parameters
