@@ -77,9 +77,15 @@ def plain_loop(make: Callable[[], nn.Module], X: Any, y: Any, epochs: int, *, is
 def adapter(make: Callable[[], nn.Module], X: Any, y: Any, epochs: int, **options: Any) -> tuple[float, float]:
     """Return the seconds of an epoch, without the first, and the share of waiting and wire in the time of the ranks."""
     model = TorchClassifier(
-        make, optimizer=torch.optim.SGD, optimizer__momentum=0.9, lr=0.05, batch_size=BATCH, max_epochs=epochs,
-        random_state=0, **options,
-    ).fit(X, y)  # fmt: skip
+        make,
+        optimizer=torch.optim.SGD,
+        optimizer__momentum=0.9,
+        lr=0.05,
+        batch_size=BATCH,
+        max_epochs=epochs,
+        random_state=0,
+        **options,
+    ).fit(X, y)
     return epoch_s(model), waiting_share(model.ledger_.totals())
 
 

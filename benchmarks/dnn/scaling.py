@@ -107,8 +107,13 @@ def training_step_s(client: Client, ranks: int, batch: int) -> float:
     n_rows = ranks * batch * STEPS
     X, y = rng.standard_normal((n_rows, *SHAPE)).astype(np.float32), rng.integers(0, 10, n_rows)
     model = TorchClassifier(
-        CNN, optimizer__momentum=0.9, lr=0.001, max_epochs=1 + N_EPOCHS, sync=MinibatchSGD(ranks * batch),
-        client=client, random_state=0,
-    )  # fmt: skip
+        CNN,
+        optimizer__momentum=0.9,
+        lr=0.001,
+        max_epochs=1 + N_EPOCHS,
+        sync=MinibatchSGD(ranks * batch),
+        client=client,
+        random_state=0,
+    )
     model.fit(X, y)
     return epoch_s(model) / STEPS

@@ -112,11 +112,20 @@ def add(rows: Rows, case: str, fits: Sequence[Fit], n: int, **more: Any) -> dict
         "busiest_processor_seconds": statistics.median(each.busiest_s for each in fits),
     }
     rows.add(
-        case=case, ranks=model.fit_report_["ranks"], n=n, d=model.n_features_in_, solver=model.solver, **medians,
-        all_seconds=[each.seconds for each in fits], objective=model.dual_objective_, gap=model.gap_,
-        n_iter=int(np.sum(model.n_iter_)), kernel_evaluations=model.n_kernel_evaluations_,
-        **model.ledger_.totals(), **more,
-    )  # fmt: skip
+        case=case,
+        ranks=model.fit_report_["ranks"],
+        n=n,
+        d=model.n_features_in_,
+        solver=model.solver,
+        **medians,
+        all_seconds=[each.seconds for each in fits],
+        objective=model.dual_objective_,
+        gap=model.gap_,
+        n_iter=int(np.sum(model.n_iter_)),
+        kernel_evaluations=model.n_kernel_evaluations_,
+        **model.ledger_.totals(),
+        **more,
+    )
     return medians
 
 

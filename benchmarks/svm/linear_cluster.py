@@ -92,10 +92,18 @@ def compare(
                 for c in told.get("certificates", [])
             ]
             rows.add(
-                data=name, loss=loss, C=C, method=method, workers=size, seconds=seconds, solver=model.solver_[0],
-                gap=model.gap_, error=float(model.primal_objective_[0]) / optimum - 1.0, errors=errors,
+                data=name,
+                loss=loss,
+                C=C,
+                method=method,
+                workers=size,
+                seconds=seconds,
+                solver=model.solver_[0],
+                gap=model.gap_,
+                error=float(model.primal_objective_[0]) / optimum - 1.0,
+                errors=errors,
                 totals=model.ledger_.totals() if told else None,
-            )  # fmt: skip
+            )
 
 
 OPTIONS = {

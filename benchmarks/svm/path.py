@@ -73,11 +73,19 @@ def compare(name: str, grid: str, limit: int | None, cache_mb: float, rows: Rows
     n_products = sum(point.n_products for point in path.points)
     facts = {"case": name, "grid": grid, "n": X.shape[0], "d": X.shape[1], "costs": costs, "gammas": gammas}
     rows.add(
-        **facts, cache_mb=cache_mb, path_products=n_products, objective_spread=spread, proven_shares=shares,
-        path_kernel_evaluations=path.n_kernel_evaluations, cold_kernel_evaluations=cold_values,
-        path_seconds=warm.seconds, cold_seconds=cold_s, path_cpu_seconds=warm.cpu_s, cold_cpu_seconds=cold_cpu_s,
+        **facts,
+        cache_mb=cache_mb,
+        path_products=n_products,
+        objective_spread=spread,
+        proven_shares=shares,
+        path_kernel_evaluations=path.n_kernel_evaluations,
+        cold_kernel_evaluations=cold_values,
+        path_seconds=warm.seconds,
+        cold_seconds=cold_s,
+        path_cpu_seconds=warm.cpu_s,
+        cold_cpu_seconds=cold_cpu_s,
         worst_gap=max(point.gap for point in path.points),
-    )  # fmt: skip
+    )
     title = (
         f"{name}, {grid}: {len(path.points)} points, n={X.shape[0]}, cache {cache_mb:g} MB; objectives {spread:.0e} "
         f"apart, proven {np.median(shares):.0%} and {max(shares):.0%}, {n_products / 1e9:.2f}e9 products"

@@ -178,12 +178,24 @@ def compare(name: str, options: Options, add: Callable[..., None]) -> None:
     for key, model in models.items():
         of_ours = {"of_ours": medians[key] / medians["dsgd"], "of_our_processor_s": least[key] / least["dsgd"]}
         add(
-            case=name, method=key, n=X.shape[0], d=X.shape[1], C=C, tol=model.tol, cache_mb=CACHE_MB,
-            seconds=medians[key], all_seconds=[turn.seconds for turn in taken[key]], least_processor_s=least[key],
-            processor_s=[turn.cpu_s for turn in taken[key]], n_support=len(getattr(model, "support_", ())),
-            objective=values[key], apart=abs(values[key] / values["dsgd"] - 1.0), gap=getattr(model, "gap_", None),
-            kernel_evaluations=getattr(model, "n_kernel_evaluations_", None), **of_ours,
-        )  # fmt: skip
+            case=name,
+            method=key,
+            n=X.shape[0],
+            d=X.shape[1],
+            C=C,
+            tol=model.tol,
+            cache_mb=CACHE_MB,
+            seconds=medians[key],
+            all_seconds=[turn.seconds for turn in taken[key]],
+            least_processor_s=least[key],
+            processor_s=[turn.cpu_s for turn in taken[key]],
+            n_support=len(getattr(model, "support_", ())),
+            objective=values[key],
+            apart=abs(values[key] / values["dsgd"] - 1.0),
+            gap=getattr(model, "gap_", None),
+            kernel_evaluations=getattr(model, "n_kernel_evaluations_", None),
+            **of_ours,
+        )
 
 
 OPTIONS = {

@@ -98,9 +98,12 @@ def check(
             used = "fitted" if any(run is one for one in fitted) else "predicted"
             line(name_of(run), run.ranks, used, run.seconds, total, total / run.seconds, *ratios)
             rows.add(
-                case="check", **row_of(run, cores), used=used, predicted_s=total,
+                case="check",
+                **row_of(run, cores),
+                used=used,
+                predicted_s=total,
                 predicted={p: asdict(seconds) for p, seconds in found.items()},
-            )  # fmt: skip
+            )
 
 
 def scale(
@@ -124,10 +127,17 @@ def scale(
                 totals = [sum(phase.total_s for phase in found.values()) for found in (tree, ring)]
                 line(n_ranks, *totals, published.total_s, *(tree[p].total_s / totals[0] for p in PHASES))
                 rows.add(
-                    case="scale", n=ours.n, network=network, link=asdict(link), ranks=n_ranks, tree_s=totals[0],
-                    ring_s=totals[1], published_s=published.total_s, published_wire_s=published.wire_s,
+                    case="scale",
+                    n=ours.n,
+                    network=network,
+                    link=asdict(link),
+                    ranks=n_ranks,
+                    tree_s=totals[0],
+                    ring_s=totals[1],
+                    published_s=published.total_s,
+                    published_wire_s=published.wire_s,
                     phases={p: asdict(seconds) for p, seconds in tree.items()},
-                )  # fmt: skip
+                )
 
 
 def blocks(n: int, costs: model.Costs, rows: Rows) -> None:

@@ -59,8 +59,14 @@ def run(options: Options, rows: Rows) -> None:
             with table(f"{case}: {X.shape[0]} x {X.shape[1]}, {options.dtype}, {N_WORKERS} workers", *HEADS) as line:
                 for row in found:
                     times = row["seconds"] / found[0]["seconds"]
-                    line(row["way"], row["seconds"], times, *(row.get(name) for name in ("rounds", "messages")),
-                         row.get("bytes", 0) / 1e6 or None, row.get("waiting"))  # fmt: skip
+                    line(
+                        row["way"],
+                        row["seconds"],
+                        times,
+                        *(row.get(name) for name in ("rounds", "messages")),
+                        row.get("bytes", 0) / 1e6 or None,
+                        row.get("waiting"),
+                    )
                     rows.add(case=case, rows=X.shape[0], features=X.shape[1], dtype=options.dtype, times=times, **row)
 
 

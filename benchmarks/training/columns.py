@@ -102,9 +102,14 @@ def by_dsgd(folder: Path, way: str) -> Any:
 
     encoder = ColumnEncoder(categorical="hash" if way == "dsgd-hash" else "onehot")
     model = SGDClassifier(
-        loss="log_loss", alpha=ALPHA, max_iter=EPOCHS, tol=None, random_state=0, encoder=encoder,
+        loss="log_loss",
+        alpha=ALPHA,
+        max_iter=EPOCHS,
+        tol=None,
+        random_state=0,
+        encoder=encoder,
         client=Gang(out_of_core=way == "dsgd-out-of-core"),
-    )  # fmt: skip
+    )
     X: Any = folder / "train.parquet"
     if way == "dsgd-frame":
         import pandas as pd

@@ -119,9 +119,19 @@ _DEPLOYMENT: Final = ("transport", "on_failure", "checkpoint", "resume_from", "o
 
 @options.with_options(_OPTIONS)
 def fit(
-    *, data: list[str], model: Path, more: list[str] | None, target: str | None, read: list[str] | None,
-    valid: list[str] | None, workers: int, scheduler: str | None, as_json: bool, quiet: bool, **given: Any,
-) -> None:  # fmt: skip
+    *,
+    data: list[str],
+    model: Path,
+    more: list[str] | None,
+    target: str | None,
+    read: list[str] | None,
+    valid: list[str] | None,
+    workers: int,
+    scheduler: str | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
     """Train a linear model on files and write it: a file without code, or a pickle if named .joblib, .pickle or .pkl.
 
     Workers read the files in parallel; without --workers and --scheduler this process does everything.

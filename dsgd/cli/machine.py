@@ -128,9 +128,12 @@ def _show(saved: SavedCosts) -> None:
         cost = model.epoch(load, every)
         work_s, wait_s = cost.compute_s / cost.rounds, cost.wait_s / cost.rounds
         table.add_row(
-            f"{every}", f"{1e6 * work_s:.3g} us", f"{1e6 * wait_s:.3g} us", f"{1e3 * cost.seconds:.3g} ms",
+            f"{every}",
+            f"{1e6 * work_s:.3g} us",
+            f"{1e6 * wait_s:.3g} us",
+            f"{1e3 * cost.seconds:.3g} ms",
             f"{cost.communication:.0%}",
-        )  # fmt: skip
+        )
     console.print(f"\n{_N_ROWS:,} sparse rows of {_N_ENTRIES} entries, {_N_COLUMNS} columns, would take:")
     console.print(table)
     how = "read from" if saved.reused else f"measured in {saved.seconds:.1f} s, kept in"

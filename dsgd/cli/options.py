@@ -46,9 +46,11 @@ def option(kind: Any, *flags: str, panel: str | None = None, default: Any = None
     """
     annotation = Annotated[kind, typer.Option(*flags, rich_help_panel=panel, **settings)]
     return inspect.Parameter(
-        "option", inspect.Parameter.KEYWORD_ONLY, annotation=annotation,
+        "option",
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=annotation,
         default=inspect.Parameter.empty if default is ... else default,
-    )  # fmt: skip
+    )
 
 
 def with_options(options: Mapping[str, inspect.Parameter]) -> Callable[[Callable[..., None]], Callable[..., None]]:

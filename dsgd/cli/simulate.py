@@ -52,9 +52,18 @@ _OPTIONS: Final = {
 
 @options.with_options(_OPTIONS)
 def simulate(
-    *, data: list[str] | None, dataset: str | None, rows: int | None, ranks: int, stragglers: str, every: Any,
-    max_iter: int, seed: int, as_json: bool, **given: Any,
-) -> None:  # fmt: skip
+    *,
+    data: list[str] | None,
+    dataset: str | None,
+    rows: int | None,
+    ranks: int,
+    stragglers: str,
+    every: Any,
+    max_iter: int,
+    seed: int,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Train on a simulated cluster; print the seconds it would have taken, and where they went.
 
     Models, losses and bytes are real, seconds are those of the network and of a core of a known kind, or of what
@@ -71,8 +80,11 @@ def simulate(
     console = Console(stderr=True)
     runs = track(
         [(where, what) for where in clusters for what in methods],
-        "training", console=console, transient=True, disable=as_json or not console.is_terminal,
-    )  # fmt: skip
+        "training",
+        console=console,
+        transient=True,
+        disable=as_json or not console.is_terminal,
+    )
     fitted = {
         (where, what): make_estimator(
             given["task"], given["loss"], {**parameters, "sync": methods[what], "client": clusters[where]}

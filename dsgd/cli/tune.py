@@ -57,9 +57,19 @@ _OPTIONS: Final = {
 
 @options.with_options(_OPTIONS)
 def tune(
-    *, data: list[str] | None, more: list[str] | None, dataset: str | None, target: str | None, read: list[str] | None,
-    workers: int, scheduler: str | None, report: Path | None, as_json: bool, quiet: bool, **given: Any,
-) -> None:  # fmt: skip
+    *,
+    data: list[str] | None,
+    more: list[str] | None,
+    dataset: str | None,
+    target: str | None,
+    read: list[str] | None,
+    workers: int,
+    scheduler: str | None,
+    report: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
     """Find the period, strategy and step size that train a model fastest here, and print them; takes a minute.
 
     The cluster is measured the first time, which tells what an epoch of each candidate takes; the others run for real
@@ -91,11 +101,16 @@ def tune(
             X, y = read_rows(paths)
         with _shown(wanted=not (quiet or as_json)) as say:
             result = search(
-                estimator, X, y, budget=given["budget"], margin=given["margin"], random_state=given["seed"],
+                estimator,
+                X,
+                y,
+                budget=given["budget"],
+                margin=given["margin"],
+                random_state=given["seed"],
                 on_progress=say,
                 strategies=[parse_sync(text, "--strategy") for text in given["strategy"] or ("local", "minibatch")],
                 compressors=None if given["compress"] is None else [None, *map(parse_compress, given["compress"])],
-            )  # fmt: skip
+            )
     if report is not None:
         from dsgd.tuning.result import write_tuning_report
 

@@ -155,9 +155,12 @@ class Page:
                 drawn.set_layout_engine("none")  # it has been laid out
                 (folder / f"{figure.name}.png").write_bytes(picture(drawn))
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+            loader=jinja2.FileSystemLoader(_TEMPLATES),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
-        )  # fmt: skip
+        )
         environment.filters |= {"script": _script, "sort_value": sort_value}
         citations = "\n\n".join([*self.citations, library_bibtex()])
         return environment.get_template("page.html").render(page=self, citations=citations, drawings=drawings)

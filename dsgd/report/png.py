@@ -210,9 +210,14 @@ def _mark(axis: Any, mark: Mark, ground: int, gid: str) -> None:
         size = 6.2 if len(mark.texts) > _CROWDED else 7.5
         for x, y, text in zip(mark.x, mark.y, mark.texts, strict=True):
             axis.annotate(
-                text, (x, y), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=size,
+                text,
+                (x, y),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=size,
                 color=MUTED[ground],
-            )  # fmt: skip
+            )
 
 
 def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:

@@ -58,9 +58,14 @@ class Table:
 
     @classmethod
     def of(
-        cls, title: str, items: Iterable[Any], columns: str, note: str = "", n_text: int = 1,
+        cls,
+        title: str,
+        items: Iterable[Any],
+        columns: str,
+        note: str = "",
+        n_text: int = 1,
         **own: Callable[[Any], str],
-    ) -> Table:  # fmt: skip
+    ) -> Table:
         """Return a table of one row per item.
 
         Parameters
@@ -252,9 +257,12 @@ def claims_table(claims: Sequence[Claim]) -> Table:
     ]
     note = "no claim: the model is no better than always predicting the commonest label."
     return Table(
-        "Claims", ("claim", "data", "claimed", "ours", "verdict"), rows,
-        note if any(claim.trivial for claim in claims) else "", n_text=5,
-    )  # fmt: skip
+        "Claims",
+        ("claim", "data", "claimed", "ours", "verdict"),
+        rows,
+        note if any(claim.trivial for claim in claims) else "",
+        n_text=5,
+    )
 
 
 #: How values are written, besides the forms of `format` and templates such as ``{:g}x``.

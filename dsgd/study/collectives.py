@@ -57,9 +57,13 @@ def _whole(n_bytes: int) -> None:
 def _measure(batch: Batch, runs: Sequence[Run]) -> list[Row]:
     """Let a gang make sums."""
     gang = run_measurement(
-        measure, ([run.settings() for run in runs],), client=batch.client, ranks=runs[0].ranks,
-        transport=runs[0].wire, ranks_per_worker=1,
-    )  # fmt: skip
+        measure,
+        ([run.settings() for run in runs],),
+        client=batch.client,
+        ranks=runs[0].ranks,
+        transport=runs[0].wire,
+        ranks_per_worker=1,
+    )
     found: list[Row] = gang.value
     return found
 
@@ -268,12 +272,16 @@ def _link_table(gangs: Sequence[_Gang]) -> Table:
         "Alpha per message, beta and gamma per byte, measured while all ranks exchange at once; medians of the ratios."
     )
     return Table.of(
-        "What a message costs", gangs, columns, note, alpha=lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
+        "What a message costs",
+        gangs,
+        columns,
+        note,
+        alpha=lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
         beta=lambda gang: f"{1e9 * gang.rows[0]['byte_s']:.3f}",
         gamma=lambda gang: f"{1e9 * gang.rows[0]['added_byte_s']:.3f}",
         ratio=lambda gang: f"{statistics.median(gang.ratios):.2f}",
         close=lambda gang: f"{_share_close(gang.ratios):.0%}",
-    )  # fmt: skip
+    )
 
 
 def _figure(gangs: Sequence[_Gang]) -> Figure:

@@ -324,10 +324,15 @@ def _table(gang: _Gang) -> Table:
         "No other method is better in both accuracy and bytes (*), or accuracy and seconds (+)."
     )
     return Table.of(
-        gang.name, gang.cells, columns, note, method=method, share=share,
+        gang.name,
+        gang.cells,
+        columns,
+        note,
+        method=method,
+        share=share,
         behind=lambda cell: f"{100 * (cell.median('test_accuracy') - base):+.2f}",
         wire=lambda cell: figure_text(cell.median("wire_s") + cell.median("wait_s")),
-    )  # fmt: skip
+    )
 
 
 _SENT: Final = Axis("sent by all ranks", "log", "B")

@@ -273,15 +273,17 @@ def problems_table(summary: EliminationSummary) -> Table:
     """Return what the study trained on."""
     cells = cells_of((row for cell in summary.cells if cell.method != REFERENCE for row in cell.rows), "problem")
     return Table.of(
-        "Problems", cells,
+        "Problems",
+        cells,
         "problem = problem | what = text | rows = rows:,.0f | features = features:,.0f | non-zero = density:.1% | "
         "classes = classes | C = C:g | gamma = gamma | support vectors = support | of them free = free | "
         "source = source | checksum = checksum",
-        "Support vectors as a share of the rows; free: below C.", 2,
+        "Support vectors as a share of the rows; free: below C.",
+        2,
         support=lambda cell: f"{cell.n_support / cell.rows[0]['rows']:.0%}",
         free=lambda cell: f"{cell.n_free / max(1, cell.n_support):.0%}",
         checksum=lambda cell: getattr(cell, "checksum", "-"),
-    )  # fmt: skip
+    )
 
 
 def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> Table:
@@ -296,7 +298,8 @@ def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> 
     )
     # The reference counts steps alone.
     return Table.of(
-        f"{problem}, {_CACHES[cache]}{size}", [*cells, *([reference] if reference else [])],
+        f"{problem}, {_CACHES[cache]}{size}",
+        [*cells, *([reference] if reference else [])],
         "elimination = method | seconds = seconds | x none = times | steps = n_iter:,.0f | 1e6 kernel values = values |"
         " x none = fewer | from cache = cache_share:.0% | left out = n_eliminated:,.0f | came back = n_returned:,.0f | "
         "renewals = n_reconstructions:,.0f | gap = gap:.1e | objective = objective",
@@ -306,7 +309,7 @@ def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> 
         values=lambda cell: _figure(cell.median("kernel_evaluations") / 1e6) if cell is not reference else "-",
         fewer=lambda cell: _ratio(cell, base, "kernel_evaluations"),
         objective=lambda cell: "-" if (far := cell.distance(base)) is None else f"{far:.0e}",
-    )  # fmt: skip
+    )
 
 
 def overview_table(summary: EliminationSummary, cache: str) -> Table:
@@ -480,9 +483,12 @@ def _dots(
     found = [(cell, stat) for cell in cells if (stat := pick(cell)) is not None]
     methods = [method for method in PRESETS if any(cell.method == method for cell, _ in found)]
     side = Axis(
-        ticks={float(n): name for n, name in enumerate(problems)}, low=-0.5, high=len(problems) - 0.5, grid=False,
+        ticks={float(n): name for n, name in enumerate(problems)},
+        low=-0.5,
+        high=len(problems) - 0.5,
+        grid=False,
         reverse=True,
-    )  # fmt: skip
+    )
     panels = []
     for cache in summary.caches() if found else ():
         marks: list[Mark] = [*(Band(n - 0.5, n + 0.5) for n in range(0, len(problems), 2)), *behind]

@@ -360,9 +360,14 @@ def _course_table(lesson: Lesson) -> Table:
         f"ranks, with the warm-up.{least}"
     )
     return Table.of(
-        lesson.name, lesson.cells, columns, note, gap=lesson.gap, loss=lambda cell: lesson.gap(cell, "test_loss"),
+        lesson.name,
+        lesson.cells,
+        columns,
+        note,
+        gap=lesson.gap,
+        loss=lambda cell: lesson.gap(cell, "test_loss"),
         times=lambda cell: f"{dense_bytes / cell.median('bytes_sent'):.0f}x",
-    )  # fmt: skip
+    )
 
 
 def check_convergence(lessons: Sequence[Lesson]) -> list[Claim]:

@@ -274,8 +274,11 @@ def efficiency_table(steps: Sequence[Sequence[Scaling]], sizes: Sequence[int]) -
     )
     return Table(
         "Scaling efficiency, published and from the cost of messages",
-        ("model", "computing", "ranks", *heads, *over), rows, note, n_text=2,
-    )  # fmt: skip
+        ("model", "computing", "ranks", *heads, *over),
+        rows,
+        note,
+        n_text=2,
+    )
 
 
 def parts_table(steps: Sequence[Scaling]) -> Table:

@@ -311,11 +311,19 @@ def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
     if any(map(_is_trivial, one.cells)):
         notes.append("* no better than always predicting the commonest label.")
     found = Table.of(
-        f"{title} on {one.name}", one.cells, " | ".join(f"{name} = {_COLUMNS[name]}" for name in columns),
-        " ".join(notes), 0, period=_every, share=share, saved=saved, times=times,
+        f"{title} on {one.name}",
+        one.cells,
+        " | ".join(f"{name} = {_COLUMNS[name]}" for name in columns),
+        " ".join(notes),
+        0,
+        period=_every,
+        share=share,
+        saved=saved,
+        times=times,
         accuracy=lambda cell: f"{cell.median('test_accuracy'):.2%}" + "*" * _is_trivial(cell),
-        lowest=lambda cell: end(cell, "low"), highest=lambda cell: end(cell, "high"),
-    )  # fmt: skip
+        lowest=lambda cell: end(cell, "low"),
+        highest=lambda cell: end(cell, "high"),
+    )
     alone = [
         tuple("-" if cell.ranks == 1 and name in _EXCHANGED else text for name, text in zip(columns, row, strict=True))
         for cell, row in zip(one.cells, found.rows, strict=True)

@@ -145,11 +145,15 @@ def _measured(box: str, members: tuple[int, ...], n_sets: int) -> PartOfBox:
     around = ring_trees(rings or [range(size)])
     ring_rate = around.rate * (rate if rings else 1.0 / pcie.inside.byte_s)
     return PartOfBox(
-        box, members, n_sets, len(trees.trees), len(rings),
+        box,
+        members,
+        n_sets,
+        len(trees.trees),
+        len(rings),
         min(_seconds(direct, size, trees, pieces) for pieces in _PIECES["trees"]),
         min(_seconds(direct if rings else pcie, size, around, pieces) for pieces in _PIECES["rings"]),
         trees.rate * rate / ring_rate,
-    )  # fmt: skip
+    )
 
 
 def _network(links: FloatMatrix, rate: float) -> Network:

@@ -196,9 +196,15 @@ class Statement:
     tolerance: str = ""
 
     def judged(
-        self, data: str, found: Interval | None, note: str = "", *, trivial: bool = False, busy: bool = False,
+        self,
+        data: str,
+        found: Interval | None,
+        note: str = "",
+        *,
+        trivial: bool = False,
+        busy: bool = False,
         baseline: str = "",
-    ) -> Claim:  # fmt: skip
+    ) -> Claim:
         """Return the claim with the verdict of an interval; of none it is not run, and the note says why."""
         if found is None:
             return self.not_run(data, note)
@@ -213,16 +219,33 @@ class Statement:
         )
 
     def said(
-        self, data: str, ours: str, verdict: str, note: str, *, trivial: bool = False, baseline: str = "",
+        self,
+        data: str,
+        ours: str,
+        verdict: str,
+        note: str,
+        *,
+        trivial: bool = False,
+        baseline: str = "",
         interval: tuple[float, float, float] | None = None,
-    ) -> Claim:  # fmt: skip
+    ) -> Claim:
         """Return the claim with a verdict that was come to elsewhere; see `judged`."""
         is_open = trivial or verdict in ("undecided", "not run")
         return Claim(
-            self.text, data, self.figure, ours, None if is_open else verdict == "holds", note, trivial,
-            undecided=verdict == "undecided" and not trivial, exceeds=verdict == "exceeds" and not trivial,
-            key=self.key, system=self.source.system, baseline=baseline, interval=interval,
-        )  # fmt: skip
+            self.text,
+            data,
+            self.figure,
+            ours,
+            None if is_open else verdict == "holds",
+            note,
+            trivial,
+            undecided=verdict == "undecided" and not trivial,
+            exceeds=verdict == "exceeds" and not trivial,
+            key=self.key,
+            system=self.source.system,
+            baseline=baseline,
+            interval=interval,
+        )
 
     def not_run(self, data: str, note: str) -> Claim:
         """Return the claim that nothing was measured for, with what it needs."""
@@ -235,9 +258,12 @@ def _read_publications(text: str) -> dict[str, Publication]:
     for key, body in re.findall(r"^@\w+\{([^,]+),\n(.*?)^\}", text, flags=re.MULTILINE | re.DOTALL):
         fields = dict(re.findall(r"^  (\w+) = \{+(.*?)\}+,$", body, flags=re.MULTILINE))
         found[key] = Publication(
-            tuple(fields["author"].split(" and ")), fields["title"], int(fields["year"]) if "year" in fields else None,
-            fields.get("eprint", ""), fields.get("booktitle", ""),
-        )  # fmt: skip
+            tuple(fields["author"].split(" and ")),
+            fields["title"],
+            int(fields["year"]) if "year" in fields else None,
+            fields.get("eprint", ""),
+            fields.get("booktitle", ""),
+        )
     return found
 
 

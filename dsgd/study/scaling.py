@@ -186,9 +186,14 @@ def _assumptions_table(predicted: Sequence[Predicted]) -> Table:
     open_points = " ".join(f"{found.point.name}: {found.point.assumed}" for found in predicted)
     note = f"Balance: peak operations a second over bytes a second of the wire. {open_points}"
     return Table.of(
-        "What is assumed", points, columns, note, 2, rate=lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
+        "What is assumed",
+        points,
+        columns,
+        note,
+        2,
+        rate=lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
         balance=lambda point: f"{balances.node_balance(point.machine, point.wire.between):.0f}",
-    )  # fmt: skip
+    )
 
 
 def _variations_table(predicted: Sequence[Predicted]) -> Table:
@@ -218,9 +223,13 @@ def layers_table(
         f"{convolutions} Groups x nodes in each: samples are divided between groups, weights inside."
     )
     return Table.of(
-        f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, 2,
+        f"{title}: {nodes} nodes, batch {batch:,}",
+        places,
+        columns,
+        note,
+        2,
         ratio=lambda place: figure_text(balances.flop_per_byte(place.layer, batch / nodes)),
-    )  # fmt: skip
+    )
 
 
 def _curve_table(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]], title: str) -> Table:
@@ -231,11 +240,14 @@ def _curve_table(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint
         "efficiency = {0[hybrid].efficiency:.0%} | step ms = step | waited ms = waited | sent / node = sent"
     )
     return Table.of(
-        title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.",
+        title,
+        pairs,
+        columns,
+        "Efficiency, step, waited, sent: of the hybrid.",
         step=lambda pair: f"{1e3 * pair['hybrid'].step.seconds:.3g}",
         waited=lambda pair: f"{1e3 * pair['hybrid'].step.exposed_s:.3g}",
         sent=lambda pair: byte_text(pair["hybrid"].step.n_bytes),
-    )  # fmt: skip
+    )
 
 
 def _claims(predicted: Sequence[Predicted]) -> list[Claim]:

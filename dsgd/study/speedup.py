@@ -283,9 +283,13 @@ def _bars(one: _Set) -> Panel:
     unit = alone.median("fit_s") if alone else 1.0
     heights, places = [seconds / unit for _, seconds in found], [float(k) for k in range(len(found))]
     bars = Bars(
-        "", [place - 0.35 for place in places], [place + 0.35 for place in places], [0.0] * len(found), heights,
+        "",
+        [place - 0.35 for place in places],
+        [place + 0.35 for place in places],
+        [0.0] * len(found),
+        heights,
         names=[f"{_name(way)}: {figure_text(seconds)} s" for way, seconds in found],
-    )  # fmt: skip
+    )
     words = Words(places, heights, [f"{figure_text(seconds)} s" for _, seconds in found])
     # A line for each word of a name.
     ticks = {float(k): _name(way).replace(", ", "\n").replace(" ", "\n", 1) for k, (way, _) in enumerate(found)}

@@ -394,10 +394,11 @@ def regret_table(rows: Sequence[Row]) -> Table:
     best = "; ".join(f"{one.dataset} {one.best.period} in {1e3 * one.best.seconds:.2f} ms" for one in sets)
     return Table(
         "Regret: seconds to the target over those of the best fixed period",
-        ("rule", *(one.dataset for one in sets), "mean", "worst"), lines,
+        ("rule", *(one.dataset for one in sets), "mean", "worst"),
+        lines,
         note=f"Best fixed periods: {best}. Regret is the median over seeds; for each, the others tell which period is "
         "the best.",
-    )  # fmt: skip
+    )
 
 
 def _sweep_table(one: _Set) -> Table:
@@ -412,11 +413,14 @@ def _sweep_table(one: _Set) -> Table:
         "their first epoch and ended there."
     )
     return Table.of(
-        f"{one.dataset}: every policy", (*one.sweep, *one.rules), columns, note,
+        f"{one.dataset}: every policy",
+        (*one.sweep, *one.rules),
+        columns,
+        note,
         target=lambda cell: f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
         regret=lambda cell: _times(one.regret(cell)),
         first=lambda cell: f"{1e3 * statistics.median(row['curve'][0]['seconds'] for row in cell.rows):.2f}",
-    )  # fmt: skip
+    )
 
 
 def _time_panel(one: _Set) -> Panel:

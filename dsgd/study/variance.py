@@ -295,9 +295,11 @@ def _judge_linear(statement: Statement, method: str, problems: Mapping[str, Sequ
         return statement.not_run("-", f"{method} was not run.")
     plain = [cell.error("after") for cells in problems.values() for cell in only(cells, method=_SGD)]
     return statement.judged(
-        f"{len(found)} problems", largest(found), "The largest distance of all problems.",
+        f"{len(found)} problems",
+        largest(found),
+        "The largest distance of all problems.",
         baseline=f"{max(plain, default=math.nan):.1e}: {_SGD}",
-    )  # fmt: skip
+    )
 
 
 def _judge_draws(draws: Sequence[Cell]) -> list[Claim]:
@@ -392,9 +394,15 @@ def _course_table(problems: Mapping[str, Sequence[_Course]]) -> Table:
     )
     cells = [cell for own in problems.values() for cell in own]
     return Table.of(
-        "Distance to the minimum", cells, columns, note, 2, error=lambda cell: f"{cell.error():.1e}", over=over,
+        "Distance to the minimum",
+        cells,
+        columns,
+        note,
+        2,
+        error=lambda cell: f"{cell.error():.1e}",
+        over=over,
         after=lambda cell: f"{cell.error('after'):.1e}",
-    )  # fmt: skip
+    )
 
 
 def _draw_table(draws: Sequence[Cell]) -> Table:
@@ -411,10 +419,17 @@ def _draw_table(draws: Sequence[Cell]) -> Table:
         return lambda cell: figure_text(min(cell.column(name).values()))
 
     return Table.of(
-        "Cost of a draw", draws, columns, note, drawn=least("drawn_ns"), uniform=least("uniform_ns"),
-        walk=least("walk_ns"), times=lambda cell: as_times(_over(cell, "uniform_ns")),
-        slower=lambda cell: as_times(_over(cell, "walk_ns")), groups=lambda cell: str(_groups(cell)),
-    )  # fmt: skip
+        "Cost of a draw",
+        draws,
+        columns,
+        note,
+        drawn=least("drawn_ns"),
+        uniform=least("uniform_ns"),
+        walk=least("walk_ns"),
+        times=lambda cell: as_times(_over(cell, "uniform_ns")),
+        slower=lambda cell: as_times(_over(cell, "walk_ns")),
+        groups=lambda cell: str(_groups(cell)),
+    )
 
 
 _AGAINST: Final = {

@@ -269,12 +269,17 @@ def _table(result: TuningResult) -> Table:
     )
     note = f"The target is {result.metric} {result.target:.4f}: the best that was reached, less {result.margin:g}."
     return Table.of(
-        "Candidates", result.table, columns, note, epochs=lambda trial: str(len(trial.curve)),
+        "Candidates",
+        result.table,
+        columns,
+        note,
+        epochs=lambda trial: str(len(trial.curve)),
         predicted=lambda trial: _number(1e3 * trial.candidate.predicted_s),
-        measured=lambda trial: _number(1e3 * trial.epoch_s), sooner=lambda trial: _number(trial.predicted_s),
+        measured=lambda trial: _number(1e3 * trial.epoch_s),
+        sooner=lambda trial: _number(trial.predicted_s),
         target=lambda trial: _number(trial.seconds),
         score=lambda trial: "-" if math.isinf(trial.best_score) else f"{trial.best_score:.4f}",
-    )  # fmt: skip
+    )
 
 
 def _fragments(result: TuningResult) -> list[Table]:

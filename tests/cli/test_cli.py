@@ -152,9 +152,16 @@ def test_validation_files_choose_the_epoch(files: Path, tmp_path: Path, run: Run
     X, y = load_svmlight(files / "train.svm")
     X_val, y_val = load_svmlight(files / "test.svm", n_features=5)
     expected = SGDClassifier(
-        loss="log_loss", eta0=5.0, learning_rate="constant", max_iter=30, tol=1e-3, early_stopping=True, random_state=0,
-        scoring="roc_auc", restore_best=True,
-    ).fit(X, y, X_val=X_val, y_val=y_val)  # fmt: skip
+        loss="log_loss",
+        eta0=5.0,
+        learning_rate="constant",
+        max_iter=30,
+        tol=1e-3,
+        early_stopping=True,
+        random_state=0,
+        scoring="roc_auc",
+        restore_best=True,
+    ).fit(X, y, X_val=X_val, y_val=y_val)
     report = json.loads(out)
     assert (report["best_score"], report["best_epoch"]) == (expected.best_score_, expected.best_epoch_)
     np.testing.assert_array_equal(dsgd.load(path).coef_, expected.coef_)

@@ -116,9 +116,17 @@ def watch(strategy: Any) -> Spy:
     X, y = rng.standard_normal((P * EVERY * ROUNDS, 3)), rng.standard_normal(P * EVERY * ROUNDS)
     cluster = SimulatedCluster(P, "10GbE", stragglers=SlowRank(SLOW, 1e3))
     model = SGDRegressor(
-        loss="huber", epsilon=0.01, penalty=None, learning_rate="constant", eta0=1e-9, max_iter=1, tol=None,
-        sync=strategy, client=cluster, random_state=0,
-    )  # fmt: skip
+        loss="huber",
+        epsilon=0.01,
+        penalty=None,
+        learning_rate="constant",
+        eta0=1e-9,
+        max_iter=1,
+        tol=None,
+        sync=strategy,
+        client=cluster,
+        random_state=0,
+    )
     spy = Spy()
     with spy.watching(type(strategy)):
         model.fit(X, y, coef_init=np.full(3, FAR), intercept_init=np.full(1, FAR))

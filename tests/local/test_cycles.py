@@ -52,9 +52,16 @@ def test_factors_are_those_of_torch(cycle: AbstractCycle) -> None:
         )
     else:
         theirs = schedulers.OneCycleLR(
-            optimiser, cycle.peak, total_steps=100, pct_start=0.4, anneal_strategy="linear", div_factor=cycle.peak,
-            final_div_factor=1e3, three_phase=True, cycle_momentum=False,
-        )  # fmt: skip
+            optimiser,
+            cycle.peak,
+            total_steps=100,
+            pct_start=0.4,
+            anneal_strategy="linear",
+            div_factor=cycle.peak,
+            final_div_factor=1e3,
+            three_phase=True,
+            cycle_momentum=False,
+        )
     for t in range(1, 100):
         assert factor(cycle, float(t)) == pytest.approx(theirs.get_last_lr()[0], rel=1e-6)
         optimiser.step()

@@ -93,9 +93,17 @@ def test_reweighted_gradients_equal_their_twin(kind: str, n_outputs: int) -> Non
     sgd = SGD(Objective("log_loss", "l2", 0.05, n_outputs=n_outputs), **SETTINGS, sampling=Importance(0.3), seed=5)
     params, state = sgd_without_decay(sgd, shard, 4)
     W, b, norms, total = reweighted(
-        X, y, weights, n_epochs=4, uniform=0.3, key=int(state.sampling.key), n_outputs=n_outputs,
-        loss_name="log_loss", alpha=0.05, **SETTINGS,
-    )  # fmt: skip
+        X,
+        y,
+        weights,
+        n_epochs=4,
+        uniform=0.3,
+        key=int(state.sampling.key),
+        n_outputs=n_outputs,
+        loss_name="log_loss",
+        alpha=0.05,
+        **SETTINGS,
+    )
     own = params[:-n_outputs].reshape(5, n_outputs).T if kind == "csr" else params[:-n_outputs].reshape(n_outputs, 5)
     np.testing.assert_allclose(own, W, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(params[-n_outputs:], b, rtol=1e-9, atol=1e-12)

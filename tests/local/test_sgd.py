@@ -134,8 +134,9 @@ def test_outputs_in_one_pass_equal_separate_runs(penalty, schedule, sparse):
     X, y, weights = problem(n_outputs=k, density=0.6)
     data = sp.csr_array(X) if sparse else X
     positive, negative = tuple(np.linspace(0.5, 2.0, k)), tuple(np.linspace(1.5, 1.0, k))
-    optimizer = make("modified_huber", penalty, schedule, 0.2, 9, n_outputs=k, positive_weights=positive,
-                     negative_weights=negative)  # fmt: skip
+    optimizer = make(
+        "modified_huber", penalty, schedule, 0.2, 9, n_outputs=k, positive_weights=positive, negative_weights=negative
+    )
     params, state = train(optimizer, make_shard(data, y, weights, shuffle=False))
     coef, intercept = unpack(params, N_FEATURES, k, sparse=sparse)
     mean_coef, mean_intercept = unpack(state.averaged, N_FEATURES, k, sparse=sparse)
@@ -250,8 +251,17 @@ def test_coefficients_equal_scikit_learns(loss, sparse):
     data = sp.csr_array(X) if sparse else X
     peer_class = SGDClassifier if task == "classification" else SGDRegressor
     for penalty, schedule in product(PENALTIES, SHARED):
-        peer = peer_class(loss=loss, penalty=penalty, alpha=0.01, max_iter=N_EPOCHS, tol=None, shuffle=False,
-                          learning_rate=schedule, eta0=0.02, power_t=0.3)  # fmt: skip
+        peer = peer_class(
+            loss=loss,
+            penalty=penalty,
+            alpha=0.01,
+            max_iter=N_EPOCHS,
+            tol=None,
+            shuffle=False,
+            learning_rate=schedule,
+            eta0=0.02,
+            power_t=0.3,
+        )
         peer.fit(data, y, sample_weight=weights)
         params, _ = train(make(loss, penalty, schedule), make_shard(data, y, weights, shuffle=False))
         expected, member = np.r_[peer.coef_.ravel(), peer.intercept_], f"{penalty}, {schedule}"

@@ -86,9 +86,19 @@ def test_steps_equal_their_twin(problem, sparse, penalty, schedule, alpha):
         X = X + 0.1
         params, state = train(optimizer, shard)
     W, b, mean_W, mean_b, loss_sum = twin.sequential(
-        X, y, weights, class_weight=CLASS_WEIGHTS, n_epochs=N_EPOCHS, alpha=alpha, share=optimizer.objective.l1_share,
-        schedule=schedule, eta0=0.02, power_t=0.3, average=20, intercept_decay=0.01 if sparse else 1.0,
-    )  # fmt: skip
+        X,
+        y,
+        weights,
+        class_weight=CLASS_WEIGHTS,
+        n_epochs=N_EPOCHS,
+        alpha=alpha,
+        share=optimizer.objective.l1_share,
+        schedule=schedule,
+        eta0=0.02,
+        power_t=0.3,
+        average=20,
+        intercept_decay=0.01 if sparse else 1.0,
+    )
     for got, expected in ((params, (W, b)), (state.averaged, (mean_W, mean_b))):
         coef, intercept = unpack(got, N_FEATURES, K, sparse=sparse)
         np.testing.assert_allclose(coef, expected[0], rtol=1e-9, atol=1e-11)

@@ -68,9 +68,18 @@ def test_methods_equal_their_twins(reduction: Any, kind: str, n_outputs: int) ->
     shard = make_shard(X if kind == "dense" else sp.csr_array(X), y, weights, shuffle=False)
     params, state = begun(plan(reduction, n_outputs), shard, 4)
     W, b = reduced(
-        X, y, weights, method=type(reduction).__name__.lower(), n_epochs=4, step=0.1, loss_name="log_loss",
-        alpha=ALPHA, key=int(state.reduction.key), n_outputs=n_outputs, every=getattr(reduction, "every", 1),
-    )  # fmt: skip
+        X,
+        y,
+        weights,
+        method=type(reduction).__name__.lower(),
+        n_epochs=4,
+        step=0.1,
+        loss_name="log_loss",
+        alpha=ALPHA,
+        key=int(state.reduction.key),
+        n_outputs=n_outputs,
+        every=getattr(reduction, "every", 1),
+    )
     own = params[:-n_outputs].reshape(4, n_outputs).T if kind == "csr" else params[:-n_outputs].reshape(n_outputs, 4)
     np.testing.assert_allclose(own, W, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(params[-n_outputs:], b, rtol=1e-9, atol=1e-12)

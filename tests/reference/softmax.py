@@ -14,8 +14,9 @@ def gradient(X, y, sample_weight, W, b):
     return (sample_weight[:, None] * slopes).T @ np.column_stack([X, np.ones(len(X))])
 
 
-def sequential(X, y, sample_weight, *, class_weight, n_epochs, alpha, share, schedule, eta0, power_t, average,
-               intercept_decay):  # fmt: skip
+def sequential(
+    X, y, sample_weight, *, class_weight, n_epochs, alpha, share, schedule, eta0, power_t, average, intercept_decay
+):
     """Return (W, b, their averages over the iterates, sum of losses of the last epoch); `share` is that of L1."""
     k, d, t, n_averaged, owed = len(class_weight), X.shape[1], 1, 0, 0.0
     W, b, received = np.zeros((k, d)), np.zeros(k), np.zeros((k, d))

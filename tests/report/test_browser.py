@@ -27,8 +27,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = small_page().write(tmp_path_factory.mktemp("report") / "report.html")
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parents[1] / "browser_check.py"), str(path), executable],
-        capture_output=True, text=True, timeout=270, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=270,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -182,9 +182,14 @@ def test_a_search_gives_each_method_as_many_trials_and_reports_them(rows: tuple[
 def test_the_same_period_is_given_to_all_that_have_one(rows: tuple[np.ndarray, np.ndarray]) -> None:
     """``every=`` replaces the period of each strategy, and leaves those alone that have none in rows."""
     found = dsgd.compare(
-        ["local", "easgd:every=7", "one-shot", "minibatch:16"], *rows, cluster=SimulatedCluster(2), every=50, seeds=1,
-        epochs=1, looks=[],
-    )  # fmt: skip
+        ["local", "easgd:every=7", "one-shot", "minibatch:16"],
+        *rows,
+        cluster=SimulatedCluster(2),
+        every=50,
+        seeds=1,
+        epochs=1,
+        looks=[],
+    )
     syncs = {row["strategy"]: row["sync"] for row in found.rows}
     assert "every=50" in syncs["local"]
     assert "every=50" in syncs["easgd:every=7"]
@@ -211,10 +216,16 @@ def test_what_learns_nothing_or_diverges_claims_nothing(rows: tuple[np.ndarray, 
     with pytest.raises(DsgdError, match=r"one rank diverges.*StandardScaler"):
         str(
             dsgd.compare(
-                {"local": 20}, X * 1e200, y, cluster=SimulatedCluster(2), seeds=1, epochs=1, looks=[],
+                {"local": 20},
+                X * 1e200,
+                y,
+                cluster=SimulatedCluster(2),
+                seeds=1,
+                epochs=1,
+                looks=[],
                 estimator=SGDClassifier(loss="squared_hinge", learning_rate="constant", eta0=1e9),
             )
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

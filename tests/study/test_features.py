@@ -61,9 +61,15 @@ def test_agents_are_those_of_the_paper_and_of_the_estimator(n_rows: int) -> None
     np.testing.assert_allclose(alone, after(F, y, 1.0, 20), rtol=1e-8, atol=1e-11)
     np.testing.assert_allclose(models[4, :, 3], alone, rtol=1e-8, atol=1e-11)
     fitted = SGDRegressor(
-        penalty=None, fit_intercept=False, learning_rate="constant", eta0=1.0, max_iter=20, tol=None,
-        optimizer=GradientDescent(), sync=DPSGD(10**9, GRAPHS["grid"], keep_models=True),
-    ).fit(blocks)  # fmt: skip
+        penalty=None,
+        fit_intercept=False,
+        learning_rate="constant",
+        eta0=1.0,
+        max_iter=20,
+        tol=None,
+        optimizer=GradientDescent(),
+        sync=DPSGD(10**9, GRAPHS["grid"], keep_models=True),
+    ).fit(blocks)
     np.testing.assert_allclose(fitted.rank_coef_, models[:, :, 1], rtol=1e-9, atol=1e-12)
 
 

@@ -274,8 +274,22 @@ def asked(monkeypatch: pytest.MonkeyPatch, *command: str) -> api.Study:
 def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is given replaces the demo's own; what is not stays. Numbers stand between commas, blanks or not."""
     demo = msf.STUDY.demo()
-    study = asked(monkeypatch, "msf", "--demo", "--epochs", "2", "--rows", "500", "--seeds", "2", "--no-intercept",
-                  "--target", "0", "--every", "1, 4,16")  # fmt: skip
+    study = asked(
+        monkeypatch,
+        "msf",
+        "--demo",
+        "--epochs",
+        "2",
+        "--rows",
+        "500",
+        "--seeds",
+        "2",
+        "--no-intercept",
+        "--target",
+        "0",
+        "--every",
+        "1, 4,16",
+    )
     data = tuple(api.DataSource(source.name, 500) for source in demo.data)
     assert study == demo.replace(
         data=data, epochs=2, seeds=(0, 1), fit_intercept=False, target_excess=0.0, every=(1, 4, 16)

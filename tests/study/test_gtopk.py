@@ -173,9 +173,17 @@ def test_courses_are_trained_timed_and_resumed(tmp_path: Path) -> None:
     """At density one gTop-k without a warm-up is dense training; rows that are there are not made again."""
     pytest.importorskip("torch")
     small = STUDY.replace(
-        tasks=("lstm",), ways=("gtop-k", "top-k"), rows=256, test_rows=100, epochs=2, seeds=(0,), density=1.0,
-        warm_up=(), networks=("ResNet-20, CIFAR-10",), repeats=1,
-    )  # fmt: skip
+        tasks=("lstm",),
+        ways=("gtop-k", "top-k"),
+        rows=256,
+        test_rows=100,
+        epochs=2,
+        seeds=(0,),
+        density=1.0,
+        warm_up=(),
+        networks=("ResNet-20, CIFAR-10",),
+        repeats=1,
+    )
     first = list(run_study(small, tmp_path))
     assert len(first) == small.count() == 4
     assert [run.row for run in run_study(small, tmp_path)] == [run.row for run in first]

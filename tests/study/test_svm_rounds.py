@@ -44,10 +44,21 @@ def amounts(seed=0, n=10_000):
     rounds, q = int(rng.integers(20, 90)), float(rng.integers(200, 512))
     new, read, exact = rng.uniform(1e7, 1e8, 3)
     return RoundAmounts(
-        n, int(rng.integers(2, 800)), 4, rounds, rounds * n * rng.uniform(0.5, 1.0), rounds * q, rounds * q / 2,
-        rounds * q * rng.uniform(500, 4000), rounds * q * q, rounds * q * q / 2, new, read, exact,
+        n,
+        int(rng.integers(2, 800)),
+        4,
+        rounds,
+        rounds * n * rng.uniform(0.5, 1.0),
+        rounds * q,
+        rounds * q / 2,
+        rounds * q * rng.uniform(500, 4000),
+        rounds * q * q,
+        rounds * q * q / 2,
+        new,
+        read,
+        exact,
         rng.uniform(0.1, 0.5) * n,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("cores", [None, 2])

@@ -234,8 +234,14 @@ def test_survivors_travel_once(loss, sparse):
         assert solution.converged
         assert n_bytes == group.expected
         assert 0 < group.gathered <= problem.rows.n_bytes + 48 * problem.rows.n_rows
-        primal = twin.primal(loss, sp.csr_array(np.c_[X.toarray() if sparse else X, np.ones(len(y))]), y,
-                             np.full(len(y), 0.5), solution.weights, 0.1)  # fmt: skip
+        primal = twin.primal(
+            loss,
+            sp.csr_array(np.c_[X.toarray() if sparse else X, np.ones(len(y))]),
+            y,
+            np.full(len(y), 0.5),
+            solution.weights,
+            0.1,
+        )
         assert solution.primal == pytest.approx(primal, rel=1e-12)
 
 

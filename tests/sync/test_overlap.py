@@ -38,9 +38,13 @@ def rows_of(sizes: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
 def train_ranks(kind: str, rows: Sequence[tuple[np.ndarray, np.ndarray]], strategy: LocalSGD, **options: Any) -> Any:
     """Train for two epochs; return what each rank returned and its totals."""
     job = TrainJob(
-        SGD(Objective("log_loss", "l2", ALPHA), "constant", eta0=0.1), strategy, np.zeros(N_FEATURES + 1),
-        max_iter=2, tol=None, n_iter_no_change=5,
-    )  # fmt: skip
+        SGD(Objective("log_loss", "l2", ALPHA), "constant", eta0=0.1),
+        strategy,
+        np.zeros(N_FEATURES + 1),
+        max_iter=2,
+        tol=None,
+        n_iter_no_change=5,
+    )
     with gang(kind, len(rows), **options) as transports:
         results: list[TrainResult] = raise_first(
             run_job(transports, [make_shard(X, y, shuffle=False) for X, y in rows], job)
@@ -112,9 +116,13 @@ def test_a_failed_exchange_ends_training_and_its_thread() -> None:
     """A peer that goes away while its model is awaited is an error of the round, and no thread stays."""
     rows = rows_of([400, 400])
     job = TrainJob(
-        SGD(Objective("hinge")), LocalSGD(every=1, overlap=True), np.zeros(N_FEATURES + 1),
-        max_iter=10**6, tol=None, n_iter_no_change=5,
-    )  # fmt: skip
+        SGD(Objective("hinge")),
+        LocalSGD(every=1, overlap=True),
+        np.zeros(N_FEATURES + 1),
+        max_iter=10**6,
+        tol=None,
+        n_iter_no_change=5,
+    )
     aborts = [AbortFlag(), AbortFlag()]
     with gang("tcp", 2, aborts=aborts) as transports:
         timer = threading.Timer(0.2, aborts[1].set, ("enough",))

@@ -117,9 +117,15 @@ def test_clipping_limits_the_step_of_the_mean_gradient() -> None:
     found = []
     for n_jobs in (1, 2):
         model = TorchClassifier(
-            Net, lr=1.0, max_epochs=1, random_state=0, n_jobs=n_jobs, shuffle=False, sync=MinibatchSGD(240),
+            Net,
+            lr=1.0,
+            max_epochs=1,
+            random_state=0,
+            n_jobs=n_jobs,
+            shuffle=False,
+            sync=MinibatchSGD(240),
             passes=Passes(clip=1e-2),
-        ).fit(X, y)  # fmt: skip
+        ).fit(X, y)
         free = TorchClassifier(Net, lr=1e-9, max_epochs=1, random_state=0, sync=MinibatchSGD(240)).fit(X, y)
         change = _vector(model) - _vector(free)
         assert np.linalg.norm(change) == pytest.approx(1e-2, rel=1e-3)
@@ -146,9 +152,14 @@ def test_a_step_that_overflows_is_left_out_on_all_ranks_together() -> None:
     models = {}
     for name, compressor in (("dense", None), ("gtopk", GTopK(0.2))):
         model = TorchClassifier(
-            Net, lr=1e-3, max_epochs=2, random_state=0, n_jobs=2, sync=MinibatchSGD(24, compressor=compressor),
+            Net,
+            lr=1e-3,
+            max_epochs=2,
+            random_state=0,
+            n_jobs=2,
+            sync=MinibatchSGD(24, compressor=compressor),
             passes=Passes(precision="float16", scale=2.0**24),
-        ).fit(X, y)  # fmt: skip
+        ).fit(X, y)
         models[name] = model
         assert np.isfinite(_vector(model)).all()
         assert np.isfinite([line["train_loss"] for line in model.history_]).all()
@@ -168,9 +179,14 @@ def test_scales_of_all_ranks_stay_equal(monkeypatch: pytest.MonkeyPatch) -> None
     X, y = _rows()
     X[:120] *= 60.0
     TorchClassifier(
-        Net, lr=1e-3, max_epochs=1, random_state=0, n_jobs=2, sync=MinibatchSGD(24),
+        Net,
+        lr=1e-3,
+        max_epochs=1,
+        random_state=0,
+        n_jobs=2,
+        sync=MinibatchSGD(24),
         passes=Passes(precision="float16", scale=2.0**24),
-    ).fit(X, y)  # fmt: skip
+    ).fit(X, y)
     found, other = ((run.at.params.tobytes(), run.at.optimizer.loss_scale.vector.tolist()) for run in runs)
     assert found == other
     scale, _, n_skipped = found[1]
@@ -197,9 +213,14 @@ def test_a_loss_that_overflows_at_any_scale_is_an_error() -> None:
     X, y = _rows(48)
     with pytest.raises(InvalidDataError, match="the loss of rows"):
         TorchClassifier(
-            Net, module__factor=1e30, lr=1e-3, max_epochs=1, random_state=0, sync=MinibatchSGD(8),
+            Net,
+            module__factor=1e30,
+            lr=1e-3,
+            max_epochs=1,
+            random_state=0,
+            sync=MinibatchSGD(8),
             passes=Passes(precision="float16", scale=4.0),
-        ).fit(X, y)  # fmt: skip
+        ).fit(X, y)
 
 
 @pytest.mark.parametrize("n_jobs", [2, 3])

@@ -16,7 +16,7 @@ from dsgd.torch import measure_node, trace  # noqa: E402
 def _cnn() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(800, 10)
-    )  # fmt: skip
+    )
 
 
 def test_layers_of_a_module_are_those_of_its_description() -> None:

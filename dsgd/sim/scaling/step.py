@@ -190,9 +190,16 @@ def speedup_curve(
 
     def step(n: int) -> Step:
         return predict_step(
-            layers, n, batch, node, network, sharing=sharing, overlaps=overlaps, bucket_bytes=bucket_bytes,
+            layers,
+            n,
+            batch,
+            node,
+            network,
+            sharing=sharing,
+            overlaps=overlaps,
+            bucket_bytes=bucket_bytes,
             itemsize=itemsize,
-        )  # fmt: skip
+        )
 
     alone = step(1).seconds
     steps = [step(n) for n in nodes]

@@ -127,11 +127,20 @@ class _Contest:
         data = _loaded(self.source)
         core = Compute(entry_s=0.0, row_s=_EXCHANGE_S / self.period, source="as long as an exchange")
         found = compare(
-            self.methods, data.X, data.y, test=(data.X_test, data.y_test), name=data.name,
-            cluster=SimulatedCluster(self.ranks, "10GbE", core, self.stragglers), partition=self.partition,
-            seeds=_SEEDS, epochs=self.epochs, looks=[self.epochs], out=out, on_progress=say,
+            self.methods,
+            data.X,
+            data.y,
+            test=(data.X_test, data.y_test),
+            name=data.name,
+            cluster=SimulatedCluster(self.ranks, "10GbE", core, self.stragglers),
+            partition=self.partition,
+            seeds=_SEEDS,
+            epochs=self.epochs,
+            looks=[self.epochs],
+            out=out,
+            on_progress=say,
             estimator=SGDClassifier(loss="log_loss", learning_rate="constant", eta0=self.eta0),
-        )  # fmt: skip
+        )
         return [verdict.claim(found) for verdict in self.verdicts]
 
     def measure(self) -> Measure:

@@ -284,12 +284,15 @@ def search_table(rows: Sequence[Row]) -> report.Table:
         "best final objective of all trials and a little; else the lowest objective."
     )
     return report.Table.of(
-        "Search for rate and period", rows,
-        "strategy = name | with = sync | rate = rate | s to target = to_target_s:3 | objective = objective", note, 2,
+        "Search for rate and period",
+        rows,
+        "strategy = name | with = sync | rate = rate | s to target = to_target_s:3 | objective = objective",
+        note,
+        2,
         name=lambda row: row["strategy"] + " *" * row["chosen"],
         rate=lambda row: f"{row['eta0']:g}" if row["schedule"] != "optimal" else "optimal",
         objective=lambda row: "diverged" if row["diverged"] else f"{row['objective']:.4g}",
-    )  # fmt: skip
+    )
 
 
 _FRONT: Final = (
@@ -502,10 +505,11 @@ class Comparison:
             "Methods",
             ("strategy", "sync=", "rate"),
             [(name, row["sync"], f"{row['eta0']:g}") for name, row in names.items()],
-            f"Rates are those of the {first['schedule']} schedule." if first["schedule"] != "optimal" else
-            "The schedule is optimal, which has no first rate of its own.",
+            f"Rates are those of the {first['schedule']} schedule."
+            if first["schedule"] != "optimal"
+            else "The schedule is optimal, which has no first rate of its own.",
             n_text=2,
-        )  # fmt: skip
+        )
         model = f"{first['model']}; {first['partition']} partition; looked at after {joined(first['looks'])} epochs"
         return {
             "answer": self.answer,

@@ -230,9 +230,7 @@ def missing_runs(found: int, asked: int) -> str:
 def classifier(run: Any, **options: Any) -> SGDClassifier:
     """Return the model of a run, not trained: of its loss, penalty, schedule and seed, for a number of epochs."""
     schedule = {"learning_rate": run.schedule} if hasattr(run, "schedule") else {}
-    return SGDClassifier(
-        loss=run.loss, alpha=run.alpha, tol=None, random_state=run.seed, **schedule | options
-    )  # fmt: skip
+    return SGDClassifier(loss=run.loss, alpha=run.alpha, tol=None, random_state=run.seed, **schedule | options)
 
 
 # Bytes and messages of the algorithm, and of control.

@@ -75,9 +75,12 @@ def time_text(seconds: float) -> str:
 
 
 def lines_of(
-    groups: Mapping[str, Sequence[Any]], x: Callable[[Any], Any] | str, y: Callable[[Any], Any] | str,
-    looks: Mapping[str, Mapping[str, Any]] | None = None, **style: Any,
-) -> list[Line]:  # fmt: skip
+    groups: Mapping[str, Sequence[Any]],
+    x: Callable[[Any], Any] | str,
+    y: Callable[[Any], Any] | str,
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    **style: Any,
+) -> list[Line]:
     """Return a line for each group of cells that has points, by its name.
 
     Parameters

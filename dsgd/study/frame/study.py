@@ -378,9 +378,11 @@ def report_of(study: Study, rows: Sequence[Row], notes: Sequence[str] = ()) -> R
     said.setdefault("citations", citations(sources))
     said.setdefault("rows", list(rows))
     page = Page(
-        title=study.question, ran=facts(rows or made_here, *ran), **said,
+        title=study.question,
+        ran=facts(rows or made_here, *ran),
+        **said,
         doubts=[*notes, *(doubts(rows, own, asked=study.count()) if rows else ())],
-    )  # fmt: skip
+    )
     return Report(page, page.tables if terminal is None else terminal, given)
 
 

@@ -117,9 +117,11 @@ def _sum(ours: list[int], theirs: Sequence[int]) -> list[int]:
 
 def _call_actor(partner: Any, work: Work, amount: Amount, counts: bool) -> Row:
     return _call(
-        work, amount, lambda out: partner.turn(out).result(),
+        work,
+        amount,
+        lambda out: partner.turn(out).result(),
         (lambda: _sum(counts_here(), partner.counts().result())) if counts else None,
-    )  # fmt: skip
+    )
 
 
 def run_actor(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:
@@ -154,9 +156,11 @@ def _call_worker(address: str, work: Work, amount: Amount, counts: bool) -> Row:
         return asyncio.run_coroutine_threadsafe(ask(), loop).result()
 
     return _call(
-        work, amount, lambda out: wait("study_turn", data=as_frame(out)),
+        work,
+        amount,
+        lambda out: wait("study_turn", data=as_frame(out)),
         (lambda: _sum(counts_here(), wait("study_counts"))) if counts else None,
-    )  # fmt: skip
+    )
 
 
 def run_rpc(client: Client, works: Sequence[tuple[Work, Amount]], counts: bool) -> list[Row]:

@@ -206,9 +206,17 @@ class _Network(AbstractParty):
         with torch.random.fork_rng():
             torch.manual_seed(0)
             self._net = nn.Sequential(
-                nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(),
-                nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * (_SIDE // 4) ** 2, 64), nn.ReLU(), nn.Linear(64, 10),
-            )  # fmt: skip
+                nn.Conv2d(1, 16, 5, padding=2),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.Conv2d(16, 32, 5, padding=2),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+                nn.Flatten(),
+                nn.Linear(32 * (_SIDE // 4) ** 2, 64),
+                nn.ReLU(),
+                nn.Linear(64, 10),
+            )
             self._X = torch.randn(_BATCH * 8, 1, _SIDE, _SIDE)
             self._y = torch.randint(0, 10, (_BATCH * 8,))
         self._torch: Any = torch

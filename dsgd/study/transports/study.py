@@ -212,12 +212,16 @@ def _placement_table(cells: Sequence[WayCell]) -> Table:
     )
     chosen = only(cells, part="messages", way="registered")
     return Table.of(
-        "Static and dynamic placement", chosen, columns, note, message=lambda cell: seconds_text(cell.message_s()),
+        "Static and dynamic placement",
+        chosen,
+        columns,
+        note,
+        message=lambda cell: seconds_text(cell.message_s()),
         agreed=lambda cell: seconds_text(other.message_s()) if (other := cell.beside("agreed")) else "-",
         copied=lambda cell: _times(cell.slower("registered", by="agreed")),
         ring=lambda cell: _times(cell.slower("registered", by="ring")),
         bound=lambda cell: _times(cell.slower("none")),
-    )  # fmt: skip
+    )
 
 
 def _copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
@@ -238,10 +242,15 @@ def _copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
         "Allocations are all, those of Python objects too; system calls those that move data."
     )
     return Table.of(
-        f"Copies and allocations of a message of {byte_text(n_bytes)}", only(cells, part="counts", n_bytes=n_bytes),
-        columns, note, copied=text, inside=lambda cell: text(cell, "copied"),
-        kernel=lambda cell: text(cell, *_BY_KERNEL), allocated=lambda cell: text(cell, "allocated"),
-    )  # fmt: skip
+        f"Copies and allocations of a message of {byte_text(n_bytes)}",
+        only(cells, part="counts", n_bytes=n_bytes),
+        columns,
+        note,
+        copied=text,
+        inside=lambda cell: text(cell, "copied"),
+        kernel=lambda cell: text(cell, *_BY_KERNEL),
+        allocated=lambda cell: text(cell, "allocated"),
+    )
 
 
 def _training_table(cells: Sequence[WayCell]) -> Table:
@@ -272,12 +281,15 @@ def _memory_table(cells: Sequence[WayCell]) -> Table:
         "copied once. No way can be more times faster than the last column says."
     )
     return Table.of(
-        "The bound of memory", only(cells, part="messages", way="none"), columns, note,
+        "The bound of memory",
+        only(cells, part="messages", way="none"),
+        columns,
+        note,
         message=lambda cell: seconds_text(cell.message_s()),
         rate=lambda cell: figure_text(cell.n_bytes / cell.message_s() / 1e9),
         copies=lambda cell: figure_text(cell.n_bytes / cell.median("copy_s") / 1e9),
         most=lambda cell: _times(cell.slower("none", by="rpc")),
-    )  # fmt: skip
+    )
 
 
 def _verdict(cells: Sequence[WayCell]) -> str:
@@ -436,10 +448,15 @@ def _copies(cells: Sequence[WayCell], n_bytes: int) -> Figure:
         marks.append(Bars(label, floor, right, down, up, series(number)[0], told))
         floor = right
     spent = Line(
-        "allocated", [cell.copies("allocated") for cell in own], [places[cell.way] for cell in own], TEXT,
-        "circle", width=0.0, hollow=True,
+        "allocated",
+        [cell.copies("allocated") for cell in own],
+        [places[cell.way] for cell in own],
+        TEXT,
+        "circle",
+        width=0.0,
+        hollow=True,
         names=[f"{cell.name}, allocated: {cell.copies('allocated'):.2f}" for cell in own],
-    )  # fmt: skip
+    )
     panel = Panel("", Axis(f"multiples of a message of {byte_text(n_bytes)}", low=0.0), y, [*marks, spent])
     return Figure("transports_copies", "Copies of a message", _COPIES, [panel], columns=1, height=60 + 28 * len(own))
 
