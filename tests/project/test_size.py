@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dsgd", "svm", "datasets")
 
 #: What there is at most. Lower them with every change that takes something away.
-MOST = {"files": 398, "code": 66_593, "docstrings": 22_364, "tests": 41_526, "benchmarks": 6_486}
+MOST = {"files": 395, "code": 64_951, "docstrings": 21_707, "tests": 41_132, "benchmarks": 5_603}
 
 
 def files_of(*folders: str) -> list[Path]:
