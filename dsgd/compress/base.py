@@ -102,8 +102,6 @@ class AbstractCompressor(Checked, ABC, Generic[MemoryT]):
         first, the clipped vector.
     sparse : bool
         Whether a payload holds entries and their places, so that decoding only visits these.
-    linear : bool
-        Whether the payload of a sum is the sum of the payloads, which may then be all-reduced as they are.
     remembers : bool
         Whether entries that a payload leaves out are kept for a later one.
     needs_feedback : bool
@@ -116,7 +114,6 @@ class AbstractCompressor(Checked, ABC, Generic[MemoryT]):
 
     unbiased: ClassVar[bool] = False
     sparse: ClassVar[bool] = False
-    linear: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     needs_feedback: ClassVar[bool] = False
     entrywise: ClassVar[bool] = False
@@ -208,7 +205,6 @@ class Identity(AbstractMemoryless):
     """Send vectors unchanged."""
 
     unbiased = True
-    linear = True
     entrywise = True
     lossless = True
 

@@ -287,7 +287,6 @@ class RandomK(AbstractCompressor[StreamMemory]):
 
     density: float = number(0.01, low=0.0, high=1.0, open_low=True)
     sparse = True
-    linear = True
     needs_feedback = True
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
