@@ -1,38 +1,4 @@
-"""What a compressor is, the one that changes nothing, and error feedback.
-
-The interface of a compressor: encode a vector in few bytes, and decode it.
-
-A compressor is a frozen dataclass of its parameters. What it remembers between vectors (entries not sent yet, momentum,
-the number of vectors so far) is in a record that `init` makes: a dataclass of arrays, part of the strategy's state and
-so of every snapshot and checkpoint.
-
-A payload is whole 64-bit words, packed to the bit inside, as a vector of bytes that any transport carries. It says
-nothing that both sides know: the length and the precision of the vector are not in it.
-
-How the vectors of several ranks are summed is `dsgd.collectives.compressed_mean`.
-
-No compression, for comparison and as the limit case of all others.
-
-Update: ``decode(encode(v)) == v``, bit for bit.
-
-Cost: n s bytes for n elements of s bytes.
-
-**Error feedback: add what a payload leaves out to the next vector.**
-
-Problem: a biased compressor (the largest entries, the signs) loses the same part of every vector, and SGD with it
-stalls or diverges.
-
-Update, with r the memory, decay b (1 unless told otherwise) and C the compressor inside::
-
-    a = b r + v;  send C(a);  r = a - decode(C(a))
-
-So with b = 1 the payloads and the memory add up to all vectors so far: nothing is lost, it is only sent later.
-
-Cost: that of the compressor inside, and one vector of memory.
-
-Source: Seide et al. 2014 (1-bit); Stich, Cordonnier and Jaggi 2018; Karimireddy et al. 2019 (any compressor); Sarfi et
-al. 2025 (SparseLoCo: a decay in the place of outer momentum).
-"""
+"""What a compressor is, the one that changes nothing, and error feedback."""
 
 from __future__ import annotations
 
@@ -94,6 +60,14 @@ MemoryT = TypeVar("MemoryT", bound=AbstractMemory)
 
 class AbstractCompressor(Checked, ABC, Generic[MemoryT]):
     """A compressor: encodes a vector in few bytes.
+
+    A compressor is a frozen dataclass of its parameters. What it remembers between vectors (entries not sent yet,
+    momentum, the number of vectors so far) is in a record that `init` makes: a dataclass of arrays, part of the
+    strategy's state and so of every snapshot and checkpoint.
+
+    A payload is whole 64-bit words, packed to the bit inside, as a vector of bytes that any transport carries. It says
+    nothing that both sides know: the length and the precision of the vector are not in it. How the vectors of several
+    ranks are summed is `dsgd.collectives.compressed_mean`.
 
     Attributes
     ----------
@@ -202,7 +176,11 @@ def as_words(payload: ByteVector, n_words: int | None = None) -> WordVector:
 
 @dataclass(frozen=True)
 class Identity(AbstractMemoryless):
-    """Send vectors unchanged."""
+    """Send vectors unchanged.
+
+    For comparison, and as the limit case of all others: ``decode(encode(v)) == v``, bit for bit, n s bytes for n
+    elements of s bytes.
+    """
 
     unbiased = True
     entrywise = True
@@ -238,6 +216,19 @@ class FeedbackMemory(AbstractMemory):
 @dataclass(frozen=True)
 class ErrorFeedback(AbstractCompressor[FeedbackMemory]):
     """Keep what a compressor leaves out and add it to the next vector.
+
+    Problem: a biased compressor (the largest entries, the signs) loses the same part of every vector, and SGD with it
+    stalls or diverges.
+
+    Update, with r the memory, decay b (1 by default) and C the compressor inside::
+
+        a = b r + v;  send C(a);  r = a - decode(C(a))
+
+    So with b = 1 the payloads and the memory add up to all vectors so far: nothing is lost, it is only sent later.
+
+    Cost: that of the compressor inside, and one vector of memory. Source: Seide et al. 2014 (1-bit); Stich, Cordonnier
+    and Jaggi 2018; Karimireddy et al. 2019 (any compressor); Sarfi et al. 2025 (SparseLoCo: a decay in the place of
+    outer momentum).
 
     Parameters
     ----------

@@ -1,46 +1,4 @@
-"""Transforms: PowerSGD and DeMo.
-
-PowerSGD: a low-rank matrix in place of the vector.
-
-Update, for the vector seen as a matrix M of a rows and b columns, and V, r rows of b columns, from the last time (at
-first drawn, with one seed on all ranks)::
-
-    U = orthonormal rows of (V M');  W = U M;  V <- W;  decode gives U' W
-
-one step of subspace iteration: over many vectors, U' W tends to the best approximation of rank r. It is linear in M for
-a given U, so the mean over ranks takes two all-reduces, of V M' and of W, and no rank decodes payloads of others.
-
-Cost: two all-reduces of r a and r b numbers.
-
-It is biased: wrap it in `ErrorFeedback`.
-
-Source: Vogels, Karimireddy and Jaggi 2019, algorithms 1 and 2.
-
-**Decoupled momentum: each rank has a momentum of its own, of which the strongest waves are sent and leave it.**
-
-Problem: the momentum of large models changes slowly where ranks agree and fast where they do not; to send all of it in
-every step takes the bandwidth of a data centre.
-
-Update, with momentum m of a rank, decay b, and g its vector::
-
-    m <- b m + g
-    q <- in every chunk of m, the part of the k strongest cosines (DCT-II)
-    m <- m - q;  send q
-
-and what comes out is ``magnitude sign(q_1 + ... + q_P)``, or with ``magnitude=None`` the sum. So what is sent and what
-stays are the momentum. The cosines are orthonormal: of all vectors of k waves, q is the nearest one to m. With all of
-them sent nothing stays, and the sum is that of plain gradients. With a decay of 1 and no sign this is error feedback
-around the compressor that sends waves.
-
-Cost per payload: k coefficients of each chunk and their places, `dsgd.compress.sparse.sparse_bytes`, so about ``k /
-chunk`` of the entries; each rank gets those of all others. One vector of memory.
-
-A sign knows no lengths: the step is as long near the optimum as far from it, so the rate must be small and fall.
-
-Source: Peng, Quesnelle and Kingma 2024 (DeMo). There a chunk is a square tile of a matrix and here a
-stretch of the vector; `Layerwise` lets the stretches begin with the tensors. A decay of 0.999 and a chunk of 64 are
-theirs; k is from 1 to 32 there.
-"""
+"""Compressors that transform vectors: PowerSGD to a matrix of low rank, DeMo to waves."""
 
 from __future__ import annotations
 
@@ -71,6 +29,18 @@ class PowerMemory(AbstractMemory):
 @dataclass(frozen=True)
 class PowerSGD(AbstractCompressor[PowerMemory]):
     """Send a matrix of low rank.
+
+    Update, for the vector seen as a matrix M of a rows and b columns, and V, r rows of b columns, from the last time
+    (at first drawn, with one seed on all ranks)::
+
+        U = orthonormal rows of (V M');  W = U M;  V <- W;  decode gives U' W
+
+    This is one step of subspace iteration: over many vectors, U' W tends to the best approximation of rank r. It is
+    linear in M for a given U, so the mean over ranks takes two all-reduces, of V M' and of W, and no rank decodes
+    payloads of others.
+
+    Cost: two all-reduces of r a and r b numbers. It is biased: wrap it in `ErrorFeedback`. Source: Vogels, Karimireddy
+    and Jaggi 2019, algorithms 1 and 2.
 
     Parameters
     ----------
@@ -161,6 +131,28 @@ class DeMoMemory(AbstractMemory):
 @dataclass(frozen=True)
 class DeMo(AbstractCompressor[DeMoMemory]):
     """Accumulate vectors with momentum and send the strongest waves of it.
+
+    Problem: the momentum of large models changes slowly where ranks agree and fast where they do not; to send all of it
+    in every step takes the bandwidth of a data centre.
+
+    Update, with momentum m of a rank, decay b, and g its vector::
+
+        m <- b m + g
+        q <- in every chunk of m, the part of the k strongest cosines (DCT-II)
+        m <- m - q;  send q
+
+    What comes out is ``magnitude sign(q_1 + ... + q_P)``, or with ``magnitude=None`` the sum. So what is sent and what
+    stays are the momentum. The cosines are orthonormal: of all vectors of k waves, q is the nearest one to m. With all
+    of them sent nothing stays, and the sum is that of plain gradients. With a decay of 1 and no sign this is error
+    feedback around the compressor that sends waves.
+
+    Cost per payload: k coefficients of each chunk and their places, `dsgd.compress.sparse.sparse_bytes`, so about ``k /
+    chunk`` of the entries; each rank gets those of all others. One vector of memory.
+
+    A sign knows no lengths: the step is as long near the optimum as far from it, so the rate must be small and fall.
+    Source: Peng, Quesnelle and Kingma 2024 (DeMo). There a chunk is a square tile of a matrix and here a stretch of the
+    vector; `Layerwise` lets the stretches begin with the tensors. A decay of 0.999 and a chunk of 64 are theirs; k is
+    from 1 to 32 there.
 
     Parameters
     ----------

@@ -1,45 +1,4 @@
-"""Compressors that send every entry in fewer bits: half precision, stochastic levels, three values.
-
-Half precision: 16 bits per entry.
-
-Update: entries are rounded to nearest, to IEEE 754 binary16 (11 bits of precision, magnitudes from 6e-8 to 65504;
-beyond that they become infinite) or to bfloat16 (8 bits of precision, the range of float32). float64 is rounded to
-float32 first.
-
-Cost: 2 n bytes. A sum over ranks goes in parts, one for each rank, which adds in the precision of the vectors and
-rounds once more: no sum of halves is ever rounded on the way (`dsgd.collectives.compressed_mean`).
-
-What is rounded away of a gradient is lost, as usual. In `ErrorFeedback`, which differences of models always have, it
-comes later, and so does what the second rounding leaves out, which the rank of that part keeps.
-
-Source: IEEE 754-2019; Intel 2018 (bfloat16). fp16 for what ranks exchange: Goyal et al. 2017.
-
-QSGD: random rounding to a few levels of the norm.
-
-Update, in buckets of d entries with s levels: ``q_i = floor(s |v_i| / ||v||)``, plus one with the probability of what
-the floor has cut off; ``decode`` gives ``||v|| sign(v_i) q_i / s``, whose mean is v and whose variance is at most
-``min(d / s^2, sqrt(d) / s) ||v||^2``.
-
-Cost per payload of n entries: ``ceil(log2(2 s + 1))`` bits an entry and one number a bucket. Summed over P ranks by an
-all-gather, each rank receives P - 1 payloads.
-
-Source: Alistarh, Grubic, Li, Tomioka and Vojnovic 2017; fixed-length codes in the place of theirs of Elias, which pay
-at one level only.
-
-TernGrad: minus one, zero or one, times a scale common to all ranks.
-
-Update: ``t_i = sign(v_i)`` with probability ``|v_i| / scale`` and zero otherwise, where scale is the largest magnitude;
-``decode`` gives ``scale t_i``, whose mean is v and whose variance over the vector is ``scale ||v||_1 - ||v||_2^2``.
-
-In a sum all ranks use the largest scale among them, so that the sums are whole numbers between -P and P: each rank sums
-a part of the entries and passes the sums on (`dsgd.collectives.compressed_mean`).
-
-Cost: 1.6 bits an entry towards the rank that sums it, ``ceil(log2(2 P + 1))`` bits back, and an all-reduce of one
-number for the scale.
-
-Source: Wen et al. 2017, with clipping at 2.5 standard deviations as theirs (their section 4), after which the mean is
-the clipped vector.
-"""
+"""Compressors that send every entry in fewer bits: half precision, stochastic levels, three values."""
 
 from __future__ import annotations
 
@@ -69,6 +28,18 @@ from dsgd.validation import number
 @dataclass(frozen=True)
 class Half(AbstractMemoryless):
     """Round floats to 16 bits.
+
+    Update: entries are rounded to nearest, to IEEE 754 binary16 (11 bits of precision, magnitudes from 6e-8 to 65504;
+    beyond that they become infinite) or to bfloat16 (8 bits of precision, the range of float32). float64 is rounded to
+    float32 first.
+
+    Cost: 2 n bytes. A sum over ranks goes in parts, one for each rank, which adds in the precision of the vectors and
+    rounds once more: no sum of halves is ever rounded on the way (`dsgd.collectives.compressed_mean`).
+
+    What is rounded away of a gradient is lost, as usual. In `ErrorFeedback`, which differences of models always have,
+    it comes later, and so does what the second rounding leaves out, which the rank of that part keeps.
+
+    Source: IEEE 754-2019; Intel 2018 (bfloat16). fp16 for what ranks exchange: Goyal et al. 2017.
 
     Parameters
     ----------
@@ -126,6 +97,16 @@ def _table(name: str) -> FloatVector:
 @dataclass(frozen=True)
 class QSGD(AbstractCompressor[StreamMemory]):
     """Round entries at random to levels of the norm of their bucket.
+
+    Update, in buckets of d entries with s levels: ``q_i = floor(s |v_i| / ||v||)``, plus one with the probability of
+    what the floor has cut off; ``decode`` gives ``||v|| sign(v_i) q_i / s``, whose mean is v and whose variance is at
+    most ``min(d / s^2, sqrt(d) / s) ||v||^2``.
+
+    Cost per payload of n entries: ``ceil(log2(2 s + 1))`` bits an entry and one number a bucket. Summed over P ranks by
+    an all-gather, each rank receives P - 1 payloads.
+
+    Source: Alistarh, Grubic, Li, Tomioka and Vojnovic 2017; fixed-length codes in the place of theirs of Elias, which
+    pay at one level only.
 
     Parameters
     ----------
@@ -190,6 +171,17 @@ TERNARY_PER_WORD = 40
 @dataclass(frozen=True)
 class TernGrad(AbstractCompressor[StreamMemory]):
     """Round entries at random to minus the scale, zero or the scale.
+
+    Update: ``t_i = sign(v_i)`` with probability ``|v_i| / scale`` and zero otherwise, where scale is the largest
+    magnitude; ``decode`` gives ``scale t_i``, whose mean is v and whose variance over the vector is ``scale ||v||_1 -
+    ||v||_2^2``.
+
+    In a sum all ranks use the largest scale among them, so that the sums are whole numbers between -P and P: each rank
+    sums a part of the entries and passes the sums on (`dsgd.collectives.compressed_mean`).
+
+    Cost: 1.6 bits an entry towards the rank that sums it, ``ceil(log2(2 P + 1))`` bits back, and an all-reduce of one
+    number for the scale. Source: Wen et al. 2017, with clipping at 2.5 standard deviations as theirs (their section 4),
+    after which the mean is the clipped vector.
 
     Parameters
     ----------

@@ -1,46 +1,4 @@
-"""Compressors that send the largest entries of what they remember: deep gradient compression and gTop-k.
-
-`DGC`: deep gradient compression: top-k of gradients with local momentum and its correction.
-
-Problem: with momentum applied after a sparse sum, an entry that waited a hundred rounds in memory arrives as one push,
-where plain SGD would have given it a hundred, each carried on by momentum.
-
-Update, with velocity u and memory r of a rank, momentum m, and g its vector::
-
-    g <- g min(1, c P**-1/2 / ||g||)       clipping, before anything is added up
-    u <- m u + g,  r <- r + u              (Nesterov: u <- m (u + g), r <- r + u + g)
-    send the k largest |r|;  r <- 0 there, and with masking u <- 0 there
-
-and the sum is applied unchanged: the step has no momentum of its own. With density 1 this is SGD with momentum without
-masking, and plain SGD with it.
-
-Cost per payload: `dsgd.compress.sparse.sparse_bytes`; two vectors of memory.
-
-Source: Lin, Han, Mao, Wang and Dally 2018. Theirs cuts what passes a sampled threshold to the entries of lowest place;
-here the k largest are found exactly.
-
-`GTopK`: gTop-k: the k largest entries over all ranks, merged pair by pair.
-
-Problem: if all ranks gather the k entries of each of P ranks, these are up to k P different entries: what a rank
-receives grows with the number of ranks.
-
-Update, with r the memory of a rank: ``a = r + v``; it chooses its k largest entries and keeps the others, ``r = a``
-without the chosen. Then pairs of ranks add their sets of k entries and keep the k largest of the sum; after log2 P
-steps all ranks have the same k entries, which are the sum. Entries that a merge drops go back to a memory:
-
-- ``"conserving"``: the rank that merges, of several the lowest, adds it to its memory. Nothing is lost.
-- ``"put-back"``, as published: a rank takes back those of its own entries that are not among the last k. An entry that
-  was dropped in one branch of the tree and came in by another is then neither applied nor kept.
-
-Training may begin with larger densities, as published: one in four entries, then fewer from epoch to epoch.
-
-Cost per rank: by a butterfly log2 P messages of k entries; by a tree as many up and as many down. `route` chooses; a
-number of ranks that is no power of two folds the surplus in and out. See `dsgd.collectives.payloads`.
-
-Source: Shi, Wang, Zhao, Tang, Wang, Tang and Chu 2019 (tree, put-back); the butterfly is the exchange of their cost
-formula. Momentum is that of the step after the sum, as in their code, where momentum of each rank (that of `DGC`) is
-switched off.
-"""
+"""Compressors that send the largest entries of what they remember: deep gradient compression and gTop-k."""
 
 from __future__ import annotations
 
@@ -74,6 +32,22 @@ class DGCMemory(AbstractMemory):
 @dataclass(frozen=True)
 class DGC(AbstractSparse[DGCMemory]):
     """Accumulate vectors with momentum and send the largest entries of what has gathered.
+
+    Problem: with momentum applied after a sparse sum, an entry that waited a hundred rounds in memory arrives as one
+    push, where plain SGD would have given it a hundred, each carried on by momentum.
+
+    Update, with velocity u and memory r of a rank, momentum m, and g its vector::
+
+        g <- g min(1, c P**-1/2 / ||g||)       clipping, before anything is added up
+        u <- m u + g,  r <- r + u              (Nesterov: u <- m (u + g), r <- r + u + g)
+        send the k largest |r|;  r <- 0 there, and with masking u <- 0 there
+
+    The sum is applied unchanged: the step has no momentum of its own. With density 1 this is SGD with momentum without
+    masking, and plain SGD with it.
+
+    Cost per payload: `dsgd.compress.sparse.sparse_bytes`; two vectors of memory. Source: Lin, Han, Mao, Wang and Dally
+    2018. Theirs cuts what passes a sampled threshold to the entries of lowest place; here the k largest are found
+    exactly.
 
     Parameters
     ----------
@@ -168,6 +142,25 @@ class GTopKMemory(AbstractMemory):
 @dataclass(frozen=True)
 class GTopK(AbstractSparse[GTopKMemory]):
     """Sum only the k entries that are largest over all ranks.
+
+    Problem: if all ranks gather the k entries of each of P ranks, these are up to k P different entries: what a rank
+    receives grows with the number of ranks.
+
+    Update, with r the memory of a rank: ``a = r + v``; it chooses its k largest entries and keeps the others, ``r = a``
+    without the chosen. Then pairs of ranks add their sets of k entries and keep the k largest of the sum; after log2 P
+    steps all ranks have the same k entries, which are the sum. Entries that a merge drops go back to a memory:
+
+    - ``"conserving"``: the rank that merges, of several the lowest, adds it to its memory. Nothing is lost.
+    - ``"put-back"``, as published: a rank takes back those of its own entries that are not among the last k. An entry that
+      was dropped in one branch of the tree and came in by another is then neither applied nor kept.
+
+    Training may begin with larger densities, as published: one in four entries, then fewer from epoch to epoch. Cost
+    per rank: by a butterfly log2 P messages of k entries; by a tree as many up and as many down. `route` chooses; a
+    number of ranks that is no power of two folds the surplus in and out. See `dsgd.collectives.payloads`.
+
+    Source: Shi, Wang, Zhao, Tang, Wang, Tang and Chu 2019 (tree, put-back); the butterfly is the exchange of their cost
+    formula. Momentum is that of the step after the sum, as in their code, where momentum of each rank (that of `DGC`)
+    is switched off.
 
     Parameters
     ----------

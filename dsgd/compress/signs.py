@@ -1,52 +1,4 @@
-"""Compressors that send a bit for an entry or less: signs, one bit with means, entries beyond thresholds.
-
-`Sign`: signs of the entries: with one common magnitude, or as votes.
-
-Update of `Sign`: ``decode(encode(v)) = mean(|v|) sign(v)``, a contraction, so that with error feedback SGD converges
-(EF-SGD). Of `MajorityVote`: ``u <- m u + (1 - m) v`` (m is 0 for plain signSGD), each rank sends ``sign(u)``, and what
-comes out is ``magnitude`` times the sign that most ranks have sent. The sign of zero, and a tie, is plus.
-
-Cost per payload of n entries: one bit an entry, and for `Sign` one number. Votes are counted in parts, one for each
-rank: a bit up and a bit down for each entry (`dsgd.collectives.compressed_mean`).
-
-A vote knows no lengths: its step is as long near the optimum as far from it, so the rate must fall. There are convex
-functions on which signSGD without feedback does not converge.
-
-Source: Bernstein, Wang, Azizzadenesheli and Anandkumar 2018 (signSGD, majority vote, Signum); Karimireddy, Rebjock,
-Stich and Jaggi 2019 (EF-SGD and the counterexamples).
-
-`OneBit`: one bit per entry, which selects one of two means of its bucket.
-
-Update, bucket by bucket: entries below zero become their mean, the others theirs; of all pairs of numbers these two
-leave the least squared error given the bits.
-
-Cost per payload of n entries: one bit an entry and two numbers a bucket.
-
-It is biased: wrap it in `ErrorFeedback`.
-
-Source: Seide, Fu, Droppo, Li and Yu 2014; a bucket is their column of a matrix.
-
-`Threshold`: sends the entries beyond two thresholds, all above as one number and all below as another; so does
-`AdaptiveThreshold`.
-
-Problem: one bit for every entry is still a bit for every entry, and most entries of a gradient hardly matter. Entries
-and their values, as `TopK` sends them, spend most of their bits on values, which matter less than that they come.
-
-Update: with t- < 0 < t+ the thresholds, the entries ``v_i >= t+`` become m+, the entries ``v_i <= t-`` become m-, and
-all others zero. `Threshold` has t+ = m+ = -t- = -m-, a number that is given: what is sent of an entry is one quantum,
-however large it is, and the rest waits for the next vectors. `AdaptiveThreshold` chooses t+ and t- such that a given
-share of the positive and of the negative entries is beyond them, and m+ and m- are the means of these, which of all
-pairs of numbers leave the least squared error.
-
-Cost per payload of k of n entries of s bytes: the places (`dsgd.compress.sparse`), one bit each, and two numbers; in
-words of 64 bits ``1 + ceil(2 s / 8) + ceil(k / 64)`` and those of the places. Of `Threshold` k depends on the vector;
-of the other it is the share, but for ties and rounding up.
-
-Both are biased: wrap them in `ErrorFeedback`, as the sources do. Then nothing is lost.
-
-Source: Strom 2015 (threshold; there a place takes 31 bits, and its sign the last one); Dryden, Moon, Jacobs and
-Van Essen 2016 (adaptive; there thresholds may come from a sample). Both for gradients.
-"""
+"""Compressors that send a bit for an entry or less: signs, one bit with means, entries beyond thresholds."""
 
 from __future__ import annotations
 
@@ -79,7 +31,14 @@ from dsgd.validation import number
 
 @dataclass(frozen=True)
 class Sign(AbstractMemoryless):
-    """Replace entries by their mean magnitude with their sign."""
+    """Replace entries by their mean magnitude with their sign.
+
+    Update: ``decode(encode(v)) = mean(|v|) sign(v)``, a contraction, so that with error feedback SGD converges
+    (EF-SGD). The sign of zero is plus. Cost per payload of n entries: one bit an entry, and one number.
+
+    Source: Karimireddy, Rebjock, Stich and Jaggi 2019 (EF-SGD; there are convex functions on which signSGD without
+    feedback does not converge).
+    """
 
     needs_feedback = True
 
@@ -115,6 +74,16 @@ class VoteMemory(AbstractMemory):
 @dataclass(frozen=True)
 class MajorityVote(AbstractCompressor[VoteMemory]):
     """Let ranks vote on the sign of each entry.
+
+    Update: ``u <- m u + (1 - m) v`` (m is 0 for plain signSGD), each rank sends ``sign(u)``, and what comes out is
+    ``magnitude`` times the sign that most ranks have sent. The sign of zero, and a tie, is plus.
+
+    Cost: votes are counted in parts, one for each rank: a bit up and a bit down for each entry
+    (`dsgd.collectives.compressed_mean`).
+
+    A vote knows no lengths: its step is as long near the optimum as far from it, so the rate must fall.
+
+    Source: Bernstein, Wang, Azizzadenesheli and Anandkumar 2018 (signSGD, majority vote, Signum).
 
     Parameters
     ----------
@@ -160,6 +129,13 @@ class MajorityVote(AbstractCompressor[VoteMemory]):
 @dataclass(frozen=True)
 class OneBit(AbstractMemoryless):
     """Replace entries by one of two means of their bucket.
+
+    Update, bucket by bucket: entries below zero become their mean, the others theirs; of all pairs of numbers these two
+    leave the least squared error given the bits.
+
+    Cost per payload of n entries: one bit an entry and two numbers a bucket. It is biased: wrap it in `ErrorFeedback`.
+
+    Source: Seide, Fu, Droppo, Li and Yu 2014; a bucket is their column of a matrix.
 
     Parameters
     ----------
@@ -257,6 +233,19 @@ class _AbstractTwoValued(AbstractMemoryless):
 class Threshold(_AbstractTwoValued):
     """Send one quantum of each entry that has reached it.
 
+    Problem: one bit for every entry is still a bit for every entry, and most entries of a gradient hardly matter.
+    Entries and their values, as `TopK` sends them, spend most of their bits on values, which matter less than that they
+    come.
+
+    Update: with the quantum t the entries ``v_i >= t`` become t, the entries ``v_i <= -t`` become -t, and all others
+    zero: what is sent of an entry is one quantum, however large it is, and the rest waits for the next vectors. It is
+    biased: wrap it in `ErrorFeedback`, as the source does. Then nothing is lost.
+
+    Cost per payload of k of n entries of s bytes: the places, as in `TopK`, one bit each, and two numbers; in words of
+    64 bits ``1 + ceil(2 s / 8) + ceil(k / 64)`` and those of the places. k depends on the vector.
+
+    Source: Strom 2015, for gradients; there a place takes 31 bits, and its sign the last one.
+
     Parameters
     ----------
     threshold : float, default 0.001
@@ -286,6 +275,13 @@ class Threshold(_AbstractTwoValued):
 @dataclass(frozen=True)
 class AdaptiveThreshold(_AbstractTwoValued):
     """Send a share of the positive and of the negative entries, the largest, as the mean of each.
+
+    Update: with t- < 0 < t+ such that a given share of the positive and of the negative entries is beyond them, the
+    entries ``v_i >= t+`` become their mean, the entries ``v_i <= t-`` theirs, and all others zero; of all pairs of
+    numbers these means leave the least squared error. It is biased: wrap it in `ErrorFeedback`.
+
+    Cost: that of `Threshold`, where k is the share, but for ties and rounding up. Source: Dryden, Moon, Jacobs and Van
+    Essen 2016, for gradients; there thresholds may come from a sample.
 
     Parameters
     ----------

@@ -1,68 +1,9 @@
-"""Sparse messages, and sparsifiers.
+"""Compressors that send some of the entries: the largest, drawn ones, all that are not zero, or some of every bin.
 
-The payload of a sparse vector, shared by all compressors that select entries.
-
-A payload is a word that counts the entries, their values in the precision of the vector, and their places: k ascending
-numbers below n, of which each keeps ``l = floor(log2(n / k))`` low bits and the rest is a bit vector of
-``k + (n - 1 >> l) + 1`` bits (`dsgd.kernels.bits.pack_ascending`). At a density of 0.001 a place takes 12 bits and not
-32, at 0.01 it takes 8.6; where all entries are sent, places take nothing.
-
-Compressors that send some of the entries: the largest, drawn ones, all that are not zero, or some of every bin.
-
-`TopK`: the k entries of largest magnitude.
-
-Update: ``decode(encode(v))`` is v where ``|v_i|`` is among the k largest, ties in favour of the lower place, and zero
-elsewhere, with ``k = ceil(density n)``.
-
-Cost per payload: `dsgd.compress.sparse.sparse_bytes`, about ``k (s + 1.6 / 8 + log2(1 / density) / 8)`` bytes for
-values of s bytes. Summed over P ranks by an all-gather, each rank receives P - 1 of them.
-
-It is biased, and without error feedback it stalls: wrap it in `ErrorFeedback`.
-
-Source: Aji and Heafield 2017; Stich, Cordonnier and Jaggi 2018 (with memory); the sampled threshold as in Lin et al.
-2018.
-
-`RandomK`: k entries drawn at random, the same on all ranks.
-
-Update: with one seed on all ranks, each draws the same k places, one from each of k parts of the vector;
-``decode(encode(v))`` is v there and zero elsewhere. A sum of payloads is the payload of the sum, so ranks all-reduce k
-numbers and no places travel.
-
-Cost per payload: k s + 8 bytes for values of s bytes, ``k = ceil(density n)``; the word says which draw it is.
-
-It keeps only the k / n-th part of a vector on average: wrap it in `ErrorFeedback`, which sends the rest later.
-
-Source: Stich, Cordonnier and Jaggi 2018 (rand-k with memory); Wangni et al. 2018. Theirs draws without parts; here each
-place is as likely to be drawn, up to rounding of n / k.
-
-`NonZero`: the nonzero entries: lossless, and short for sparse data.
-
-Problem: on wide sparse data a rank touches few of its weights between two synchronisations, and a round of a gradient
-has no more entries than its rows have; all others are zeros, and need not be sent.
-
-Update: ``decode(encode(v)) == v``.
-
-Cost per payload: `dsgd.compress.sparse.sparse_bytes` for as many entries as are not zero; `dsgd.collectives` sums whole
-vectors if that takes fewer bytes.
-
-Source: the sparse all-reduce of Renggli et al. 2019 (SparCML), which also switches to dense vectors where they are
-smaller; the places here are coded.
-
-AdaComp: sends a varying number of entries from each bin of the vector.
-
-Update, with r the memory and bins of L entries::
-
-    r <- r + v;  H = r + v
-    in each bin send every j with |H_j| >= max |r| of the bin, as sign(H_j) times the mean of the maxima of all bins
-    r <- r - what was sent
-
-so an entry is sent when one more vector like the last would make it the largest of its bin. Bins without anything but
-zeros send nothing.
-
-Cost per payload: that of the places (`dsgd.compress.sparse`), one bit each for the sign, and one number; how many there
-are depends on the vector.
-
-Source: Chen, Choi, Brand, Agrawal, Zhang and Gopalakrishnan 2018.
+**The payload.** It is a word that counts the entries, their values in the precision of the vector, and their places: k
+ascending numbers below n, of which each keeps ``l = floor(log2(n / k))`` low bits and the rest is a bit vector of ``k +
+(n - 1 >> l) + 1`` bits (`dsgd.kernels.bits.pack_ascending`). At a density of 0.001 a place takes 12 bits and not 32, at
+0.01 it takes 8.6; where all entries are sent, places take nothing.
 """
 
 from __future__ import annotations
@@ -215,6 +156,15 @@ _SLACK = 1.3
 class TopK(AbstractSparse[NoMemory], AbstractMemoryless):
     """Send the entries of largest magnitude.
 
+    Update: ``decode(encode(v))`` is v where ``|v_i|`` is among the k largest, ties in favour of the lower place, and
+    zero elsewhere, with ``k = ceil(density n)``.
+
+    Cost per payload: about ``k (s + 1.6 / 8 + log2(1 / density) / 8)`` bytes for values of s bytes. Summed over P ranks
+    by an all-gather, each rank receives P - 1 of them.
+
+    It is biased, and without error feedback it stalls: wrap it in `ErrorFeedback`. Source: Aji and Heafield 2017;
+    Stich, Cordonnier and Jaggi 2018 (with memory); the sampled threshold as in Lin et al. 2018.
+
     Parameters
     ----------
     density : float, default 0.01
@@ -274,6 +224,16 @@ def stream_of(seed: int, rank: int = 0) -> StreamMemory:
 class RandomK(AbstractCompressor[StreamMemory]):
     """Send entries drawn at random.
 
+    Update: with one seed on all ranks, each draws the same k places, one from each of k parts of the vector;
+    ``decode(encode(v))`` is v there and zero elsewhere. A sum of payloads is the payload of the sum, so ranks
+    all-reduce k numbers and no places travel.
+
+    Cost per payload: k s + 8 bytes for values of s bytes, ``k = ceil(density n)``; the word says which draw it is. It
+    keeps only the k / n-th part of a vector on average: wrap it in `ErrorFeedback`, which sends the rest later.
+
+    Source: Stich, Cordonnier and Jaggi 2018 (rand-k with memory); Wangni et al. 2018. Theirs draws without parts; here
+    each place is as likely to be drawn, up to rounding of n / k.
+
     Parameters
     ----------
     density : float, default 0.01
@@ -322,7 +282,18 @@ def _places(words: WordVector, k: int, n: int) -> IndexVector:
 
 @dataclass(frozen=True)
 class NonZero(AbstractSparse[NoMemory], AbstractMemoryless):
-    """Send the entries that are not zero; nothing is lost."""
+    """Send the entries that are not zero; nothing is lost.
+
+    Problem: on wide sparse data a rank touches few of its weights between two synchronisations, and a round of a
+    gradient has no more entries than its rows have; all others are zeros, and need not be sent. Update:
+    ``decode(encode(v)) == v``.
+
+    Cost per payload: that of `TopK` for as many entries as are not zero; `dsgd.collectives` sums whole vectors if that
+    takes fewer bytes.
+
+    Source: the sparse all-reduce of Renggli et al. 2019 (SparCML), which also switches to dense vectors where they are
+    smaller; the places here are coded.
+    """
 
     unbiased = True
     lossless = True
@@ -349,6 +320,18 @@ class ResidualMemory(AbstractMemory):
 @dataclass(frozen=True)
 class AdaComp(AbstractCompressor[ResidualMemory]):
     """Send from each bin the entries that are about to be its largest.
+
+    Update, with r the memory and bins of L entries::
+
+        r <- r + v;  H = r + v
+        in each bin send every j with |H_j| >= max |r| of the bin, as sign(H_j) times the mean of the maxima of all bins
+        r <- r - what was sent
+
+    So an entry is sent when one more vector like the last would make it the largest of its bin. Bins without anything
+    but zeros send nothing.
+
+    Cost per payload: that of the places, as in `TopK`, one bit each for the sign, and one number; how many there are
+    depends on the vector. Source: Chen, Choi, Brand, Agrawal, Zhang and Gopalakrishnan 2018.
 
     Parameters
     ----------

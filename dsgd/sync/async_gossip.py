@@ -1,53 +1,4 @@
-"""Strategies in which a rank exchanges with others without waiting for all of them, and without a server.
-
-`OverlapSGP`: overlap SGP: stochastic gradient push whose messages are used some rounds later.
-
-Problem: even with one message per round, ranks wait for it. Here a rank sends its share and continues, and adds the
-shares that its peers sent some rounds ago. It waits only for peers that are that many rounds behind, so that short
-stalls of a rank or a link cost nothing.
-
-Update: that of `SGP`, but what was sent in round k is added in round ``k + delay``. Masses and weights under way
-keep the sums over ranks whole, and ``z = x / w`` with the weight that a rank has itself corrects for them. A rank
-is at most `delay` rounds ahead of those that send to it. At the end everything under way is added.
-
-Of a mass of one, ``delay`` shares are under way: a rank that keeps the part s has the weight ``w = 1 / (1 + delay (1 -
-s))``, which is 0.67, 0.4 and 0.22 for a delay of 1, 3 and 7 on the default graph. The change that its steps make is
-added to the mass unscaled, so that the mean of all masses moves at the given rate, while the rank's own model at first
-moves by 1 / w of it. A round should therefore bring a model less than the part 2 w closer to its limit: with a long
-delay, rounds must be short or rates small.
-
-Training starts as if shares of the first model had always been under way; nothing is sent for that.
-
-Messages are added in the round that is theirs and not when they come, so the same seed gives the same model.
-
-Cost per round: one message of the mass and its weight per out-peer, as SGP; ``delay`` more vectors per rank, the
-shares under way, which a gang that resumes from a checkpoint sends again.
-
-Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 2 (tau-overlap SGP). There a rank sends in one round of tau,
-so that one share is under way, and a message that comes early is added early.
-
-`ADPSGD`: asynchronous decentralised parallel SGD: pairs of ranks average their models without waiting for others.
-
-Problem: gossip in rounds (`DPSGD`) waits for the slowest neighbour, a server is a bottleneck.
-
-Update: ranks with even numbers are active, the others passive, so that ranks cannot wait for each other in a circle.
-After `every` rows an active rank sends its model x_i to a random passive rank and continues. When the passive rank j
-next reads its mailbox, after rows of its own, it sends its model x_j back and takes the mean, ``x_j <- (x_i + x_j) /
-2``. When the answer arrives, the active rank adds its half of the difference, ``x_i <- x_i + (x_j - x_i as sent) / 2``.
-The two changes add up to zero: the mean over ranks changes by their steps alone, and the pair has averaged as if at one
-moment, with the steps that the active rank took meanwhile applied late. Training returns the mean.
-
-The method needs prompt answers: its rate is proven for a bounded delay. With one core per rank they are prompt. If
-ranks share cores, one could finish its rows before its partner runs at all. So an active rank blocks after it has
-looked for an answer `patience` times, and a passive rank that has finished its epoch answers until all active ranks
-have finished theirs.
-
-Cost per exchange: one message of the model each way, for any number of ranks; an active rank has one exchange under way
-at a time. At the end of an epoch each active rank tells the last passive one that it has finished, and when all have,
-that rank tells the other passive ones; both are control.
-
-Source: Lian, Zhang, Zhang and Liu 2018 (AD-PSGD, algorithm 1); there both wait for the exchange in a thread of its own.
-"""
+"""Strategies in which a rank exchanges with others without waiting for all of them, and without a server."""
 
 from __future__ import annotations
 
@@ -110,6 +61,29 @@ class InFlightState(AbstractRejoining):
 @dataclass(frozen=True)
 class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState]):
     """Push a share of the model to peers every `every` rows, and take in shares that were pushed some rounds ago.
+
+    Problem: even with one message per round, ranks wait for it. Here a rank sends its share and continues, and adds the
+    shares that its peers sent some rounds ago. It waits only for peers that are that many rounds behind, so that short
+    stalls of a rank or a link cost nothing.
+
+    Update: that of `SGP`, but what was sent in round k is added in round ``k + delay``. Masses and weights under way
+    keep the sums over ranks whole, and ``z = x / w`` with the weight that a rank has itself corrects for them. A rank
+    is at most `delay` rounds ahead of those that send to it. At the end everything under way is added.
+
+    Of a mass of one, ``delay`` shares are under way: a rank that keeps the part s has the weight ``w = 1 / (1 + delay
+    (1 - s))``, which is 0.67, 0.4 and 0.22 for a delay of 1, 3 and 7 on the default graph. The change that its steps
+    make is added to the mass unscaled, so that the mean of all masses moves at the given rate, while the rank's own
+    model at first moves by 1 / w of it. A round should therefore bring a model less than the part 2 w closer to its
+    limit: with a long delay, rounds must be short or rates small.
+
+    Training starts as if shares of the first model had always been under way; nothing is sent for that. Messages are
+    added in the round that is theirs and not when they come, so the same seed gives the same model.
+
+    Cost per round: one message of the mass and its weight per out-peer, as SGP; ``delay`` more vectors per rank, the
+    shares under way, which a gang that resumes from a checkpoint sends again.
+
+    Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 2 (tau-overlap SGP). There a rank sends in one round of
+    tau, so that one share is under way, and a message that comes early is added early.
 
     Parameters
     ----------
@@ -248,6 +222,28 @@ class PairState:
 @dataclass(frozen=True)
 class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
     """Average models in pairs without waiting.
+
+    Problem: gossip in rounds (`DPSGD`) waits for the slowest neighbour, a server is a bottleneck.
+
+    Update: ranks with even numbers are active, the others passive, so that ranks cannot wait for each other in a
+    circle. After `every` rows an active rank sends its model x_i to a random passive rank and continues. When the
+    passive rank j next reads its mailbox, after rows of its own, it sends its model x_j back and takes the mean, ``x_j
+    <- (x_i + x_j) / 2``. When the answer arrives, the active rank adds its half of the difference, ``x_i <- x_i + (x_j
+    - x_i as sent) / 2``. The two changes add up to zero: the mean over ranks changes by their steps alone, and the pair
+    has averaged as if at one moment, with the steps that the active rank took meanwhile applied late. Training returns
+    the mean.
+
+    The method needs prompt answers: its rate is proven for a bounded delay. With one core per rank they are prompt. If
+    ranks share cores, one could finish its rows before its partner runs at all. So an active rank blocks after it has
+    looked for an answer `patience` times, and a passive rank that has finished its epoch answers until all active ranks
+    have finished theirs.
+
+    Cost per exchange: one message of the model each way, for any number of ranks; an active rank has one exchange under
+    way at a time. At the end of an epoch each active rank tells the last passive one that it has finished, and when all
+    have, that rank tells the other passive ones; both are control.
+
+    Source: Lian, Zhang, Zhang and Liu 2018 (AD-PSGD, algorithm 1); there both wait for the exchange in a thread of its
+    own.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     ----------
     target : float, default 0.1
         The share of time that communication may take, above 0 and below 1, by which the floor of communication is
-        found; see `dsgd.sync.adaptive.comm_floor`.
+        found; see `CommFloor`.
     rule : AbstractRule, optional
         How the period follows from what ranks measure; `CommFloor` by default.
     momentum : {"keep", "zero", "average"}, default "keep"

@@ -1,43 +1,15 @@
 """Averages of models: at once, with momentum, and delayed.
 
-**The weighted mean over ranks, used by all synchronous strategies.**
+Ranks own different numbers of rows, some none, so a plain mean of their vectors is biased: all synchronous strategies
+take ``v <- sum_r w_r v_r`` with ``w_r`` the share of rank r, by one all-reduce (`dsgd.collectives.allreduce_cost`).
 
-Problem: ranks own different numbers of rows, some none, so a plain mean of their vectors is biased.
-
-Update: ``v <- sum_r w_r v_r`` with ``w_r`` the share of rank r, by one all-reduce.
-
-Cost per round: that of `dsgd.collectives.allreduce_cost` for the length of the vector.
-
-**What happens to the momentum of local optimisers when models are averaged.**
-
-Problem: after an average, the velocity of a rank, or its running mean of squares, belongs to a model that it no longer
-has. Papers and released code treat this differently, often without mentioning it.
+**Momentum.** After an average, the velocity of a rank, or its running mean of squares, belongs to a model that it no
+longer has. Papers and released code treat this differently, often without mentioning it.
 
 Policies: ``"keep"`` leaves the memory of every rank alone (Lin et al. 2020; DiLoCo), ``"zero"`` resets it after every
 synchronisation, ``"average"`` replaces it by the mean with the weights of the models (Yu, Jin and Yang 2019). Means of
-squares stay non-negative under all three.
-
-Cost: nothing, or for ``"average"`` one more all-reduce for each vector that the rule remembers.
-
-**Delayed averaging: the mean of the models arrives one round late, so the exchange overlaps with steps.**
-
-Problem: while vectors are sent, cores idle, and while cores work, the wire does. On a slow wire each takes its share of
-every round.
-
-Update, for models x_p that the ranks had at the end of round k: the ranks continue from them, and at the end of round
-k + 1, when ``mean_k = sum_q v_q x_q`` has arrived, each adds its correction::
-
-    x_p <- x_p + (mean_k - x_p at the end of round k)
-
-The corrections of all ranks, weighted by v (`dsgd.sync.period`), add up to zero: the mean of the models is that of
-ranks that do not communicate at all. Only their distance from it is corrected, one round later than by an average
-without delay.
-
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, in a thread of its own, and three passes
-over the model. A round takes as long as the longer of steps and exchange, and not as both.
-
-Source: Zhu, Lin, Lu et al. 2021 (delayed gradient averaging, algorithm 1, with a delay of one round and models in the
-place of gradients); Wang, Liang and Joshi 2020 (overlap local SGD) pull towards an anchor instead.
+squares stay non-negative under all three. Cost: nothing, or for ``"average"`` one more all-reduce for each vector that
+the rule remembers.
 """
 
 from __future__ import annotations
@@ -168,6 +140,24 @@ def beside_for(group: Group, strategy: Any) -> Beside | None:
 
 class DelayedMean:
     """Exchanges the models of one round during the next; used by one rank in the order hold, start, finish.
+
+    Problem: while vectors are sent, cores idle, and while cores work, the wire does. On a slow wire each takes its
+    share of every round.
+
+    Update, for models x_p that the ranks had at the end of round k: the ranks continue from them, and at the end of
+    round k + 1, when ``mean_k = sum_q v_q x_q`` has arrived, each adds its correction::
+
+        x_p <- x_p + (mean_k - x_p at the end of round k)
+
+    The corrections of all ranks, weighted by v (`dsgd.sync.period`), add up to zero: the mean of the models is that of
+    ranks that do not communicate at all. Only their distance from it is corrected, one round later than by an average
+    without delay.
+
+    Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, in a thread of its own, and three
+    passes over the model. A round takes as long as the longer of steps and exchange, and not as both.
+
+    Source: Zhu, Lin, Lu et al. 2021 (delayed gradient averaging, algorithm 1, with a delay of one round and models in
+    the place of gradients); Wang, Liang and Joshi 2020 (overlap local SGD) pull towards an anchor instead.
 
     Between `start` and `finish` nothing else may use the group. The ledger counts the exchange in the round in which it
     runs: seconds of wire and wait then overlap those of compute.

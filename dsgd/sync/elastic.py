@@ -1,57 +1,7 @@
-"""Strategies in which ranks pull a centre, and are pulled: together, or by a server.
+"""Strategies with a centre: ranks and centre pull each other, together or by a server, or a server adds up changes.
 
-`EASGD`: elastic averaging SGD: an elastic force between every rank and a common centre.
-
-Problem: an average throws away where each rank has got to. Springs let ranks explore around a centre that only moves
-slowly, and rare exchanges then cost less accuracy.
-
-Update, in Jacobi form, both from old values, with a = beta / P::
-
-    x_p    <- x_p - a (x_p - centre)
-    centre <- (1 - beta) centre + beta (1 / P) sum_q x_q
-
-The sum of all models and the centre stays: the centre gains what the models lose. The centre is returned.
-With momentum in the local steps (`dsgd.local.Momentum` with ``nesterov=True``) it is EAMSGD.
-
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`: every rank holds the centre, so there is
-no server. One more vector per rank.
-
-Source: Zhang, Choromanska and LeCun 2015, equations 2 and 3 (synchronous), beta = 0.9 as recommended there.
-Springs are alike; of ranks with unequal shards the steps are scaled (`dsgd.sync.period`).
-
-`AsyncEASGD`: asynchronous elastic averaging: each worker exchanges with the centre at its own pace.
-
-Problem: elastic averaging lets models explore on a spring, but as an all-reduce (`EASGD`) it waits for all of them.
-
-Update: after `every` rows of its own steps a worker sends its model x_p. The server computes ``d = a (x_p - c)`` with
-``a = beta / P``, adds it to the centre, ``c <- c + d``, and sends it back: ``x_p <- x_p - d``. What the one gains the
-other loses, so the sum of the centre and the models changes by steps alone. The centre is what training returns.
-
-Cost per round and worker: a message to the server and one back, `message_bytes` each. The worker keeps one more vector,
-the centre at the end of the last epoch, from which training resumes after a failure.
-
-Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
-
-**Downpour SGD: workers take steps of their own and send the changes to the model of a server.**
-
-Problem: a message for every gradient is too many; a worker can take many steps between two of them.
-
-Update: a worker takes SGD steps on its rows. After `every` of them it sends the change since it last sent or fetched,
-``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d``. Every `fetch_every` times, and at the end of an
-epoch, the worker waits for the model of the server and continues from it. A single worker takes plain SGD steps.
-
-With ``s = 1``, as in the source, the server adds the changes of P workers, so their rates add up too: if those of one
-rank are close to unstable, they must be P times smaller. ``s = 1 / P`` is not small enough: a change is P - 1 messages
-old when it arrives, and if the steps of a round reach the worker's own minimum, the server follows
-``x <- x - s x_old``, which oscillates and amplifies noise for s above ``(1 - 1 / P)^(P - 1) / P``. That is the default,
-with which the rates of one rank can be kept: 1, 1/4 and 0.11 for 1, 2 and 4 workers, 1 / (e P) for many. If rates fall
-like t^-p, more slowly than 1 / t, an epoch then gets ``1 / (s P^p)`` times less far than one of one rank;
-``rates="pooled"`` compensates.
-
-Cost per round and worker: a message to the server and, every `fetch_every` rounds, one back, `message_bytes` each. The
-worker keeps one more vector.
-
-Source: Dean et al. 2012 (algorithm 7.1, with n_push and n_fetch; they have Adagrad for the rates).
+With a server the cost per round and worker is a message to it and one back, `dsgd.sync.server.message_bytes` each, and
+a worker keeps one more vector.
 """
 
 from __future__ import annotations
@@ -92,6 +42,23 @@ class CentreState:
 @dataclass(frozen=True)
 class EASGD(AbstractStrategy[CentreState]):
     """Pull models and a centre towards each other every `every` rows.
+
+    Problem: an average throws away where each rank has got to. Springs let ranks explore around a centre that only
+    moves slowly, and rare exchanges then cost less accuracy.
+
+    Update, in Jacobi form, both from old values, with a = beta / P::
+
+        x_p    <- x_p - a (x_p - centre)
+        centre <- (1 - beta) centre + beta (1 / P) sum_q x_q
+
+    The sum of all models and the centre stays: the centre gains what the models lose. The centre is returned. With
+    momentum in the local steps (`dsgd.local.Momentum` with ``nesterov=True``) it is EAMSGD.
+
+    Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`: every rank holds the centre, so
+    there is no server. One more vector per rank.
+
+    Source: Zhang, Choromanska and LeCun 2015, equations 2 and 3 (synchronous), beta = 0.9 as recommended there. Springs
+    are alike; of ranks with unequal shards the steps are scaled (`dsgd.sync.period`).
 
     Parameters
     ----------
@@ -169,6 +136,16 @@ class _CentreHandler(AbstractServerHandler):
 @dataclass(frozen=True)
 class AsyncEASGD(AbstractServerStrategy[ElasticState]):
     """Let workers and the centre of a server pull each other.
+
+    Problem: elastic averaging lets models explore on a spring, but as an all-reduce (`EASGD`) it waits for all of them.
+
+    Update: after `every` rows of its own steps a worker sends its model x_p. The server computes ``d = a (x_p - c)``
+    with ``a = beta / P``, adds it to the centre, ``c <- c + d``, and sends it back: ``x_p <- x_p - d``. What the one
+    gains the other loses, so the sum of the centre and the models changes by steps alone. The centre is what training
+    returns.
+
+    The vector that a worker keeps is the centre at the end of the last epoch, from which training resumes after a
+    failure. Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
 
     Parameters
     ----------
@@ -250,6 +227,24 @@ class _SumHandler(AbstractServerHandler):
 @dataclass(frozen=True)
 class Downpour(AbstractServerStrategy[DownpourState]):
     """Let a server add up the changes that workers make to their models.
+
+    Problem: a message for every gradient is too many; a worker can take many steps between two of them.
+
+    Update: a worker takes SGD steps on its rows. After `every` of them it sends the change since it last sent or
+    fetched, ``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d``. Every `fetch_every` times, and at
+    the end of an epoch, the worker waits for the model of the server and continues from it. A single worker takes plain
+    SGD steps.
+
+    With ``s = 1``, as in the source, the server adds the changes of P workers, so their rates add up too: if those of
+    one rank are close to unstable, they must be P times smaller. ``s = 1 / P`` is not small enough: a change is P - 1
+    messages old when it arrives, and if the steps of a round reach the worker's own minimum, the server follows ``x <-
+    x - s x_old``, which oscillates and amplifies noise for s above ``(1 - 1 / P)^(P - 1) / P``. That is the default,
+    with which the rates of one rank can be kept: 1, 1/4 and 0.11 for 1, 2 and 4 workers, 1 / (e P) for many. If rates
+    fall like t^-p, more slowly than 1 / t, an epoch then gets ``1 / (s P^p)`` times less far than one of one rank;
+    ``rates="pooled"`` compensates.
+
+    Cost per round and worker: a message to the server and, every `fetch_every` rounds, one back. Source: Dean et al.
+    2012 (algorithm 7.1, with n_push and n_fetch; they have Adagrad for the rates).
 
     Parameters
     ----------

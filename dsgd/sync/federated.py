@@ -1,49 +1,9 @@
-"""Federated averaging, and combining strategies.
+"""Strategies against drift where ranks have unlike rows, SCAFFOLD and FedProx; which strategies go with which steps.
 
-Strategies against drift where ranks have unlike rows: control variates, and a proximal term.
-
-**SCAFFOLD: local SGD corrected for the difference between a rank's gradients and those of all ranks.**
-
-Problem: where ranks have rows of different kinds, local steps drift to the minimum of each rank, and the fixed point of
-local SGD is not the minimum of the whole.
-
-Update: every rank keeps c_p, its mean gradient over the last round, and c, the mean of them all; local steps go along
-``g - c_p + c``. After a round from the common model x to y_p, with s the sum of the rates of its steps::
-
-    c_p <- c_p - c + (x - y_p) / s
-    x   <- x + rate (sum_q v_q y_q - x);  c <- sum_q (n_q / n) c_q
-
-with v of `dsgd.sync.period`; once controls are right, any weights of the models lead to the minimum of the whole.
-
-The correction is applied every `stretch` rows (with a local rule, after every minibatch) for all of their rates at
-once: every step of a sparse row would otherwise cost a pass over the model.
-
-Steps must be plain ones: the change that other rules make, divided by their rates, is not a gradient.
-
-Cost per round: one all-reduce of twice the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per
-stretch. Three more vectors per rank.
-
-Source: Karimireddy, Kale, Mohri et al. 2020, algorithm 1, option II, with all ranks in every round; weighted by rows
-here.
-
-**FedProx: local SGD with a penalty on the distance from the last average.**
-
-Problem: where ranks have rows of different kinds, many local steps lead each of them to a place of its own, and the
-mean of those is no good.
-
-Update: rank p minimises ``f_p(x) + (mu / 2) ||x - anchor||^2``, the anchor being the last average; then ``x_p <- sum_q
-v_q x_q`` with v of `dsgd.sync.period`. The spring is applied every `stretch` rows (with a local rule, after every
-minibatch) as an implicit step, which is stable at any rate: with s the sum of the rates since the last time,
-``x <- (x + s mu anchor) / (1 + s mu)``.
-
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per stretch.
-One more vector per rank.
-
-Source: Li, Sahu, Zaheer et al. 2020, algorithm 2, with all ranks in every round; theirs leaves the local solver open.
-
-Which strategies and local optimisers can be combined; others are refused before training.
-
-So are strategies that say of themselves what means nothing.
+A local term is applied every `stretch` rows (with a local rule, after every minibatch), for the rates of all steps
+since the last time at once: every step of a sparse row would otherwise cost a pass over the model. Where ranks have
+rows of different kinds, local steps lead each of them to the minimum of its own, and the fixed point of local SGD is
+not the minimum of the whole.
 """
 
 from __future__ import annotations
@@ -91,6 +51,21 @@ class ControlState(AbstractRejoining):
 @dataclass(frozen=True)
 class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
     """Average the models every `every` rows, and correct local steps for differences between ranks.
+
+    Update: every rank keeps c_p, its mean gradient over the last round, and c, the mean of them all; local steps go
+    along ``g - c_p + c``. After a round from the common model x to y_p, with s the sum of the rates of its steps::
+
+        c_p <- c_p - c + (x - y_p) / s
+        x   <- x + rate (sum_q v_q y_q - x);  c <- sum_q (n_q / n) c_q
+
+    V are the shares of `dsgd.sync.period`; once controls are right, any weights of the models lead to the minimum of
+    the whole. Steps must be plain ones: the change that other rules make, divided by their rates, is not a gradient.
+
+    Cost per round: one all-reduce of twice the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per
+    stretch. Three more vectors per rank.
+
+    Source: Karimireddy, Kale, Mohri et al. 2020, algorithm 1, option II, with all ranks in every round; weighted by
+    rows here.
 
     Parameters
     ----------
@@ -167,6 +142,16 @@ class AnchorState:
 @dataclass(frozen=True)
 class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
     """Average the models every `every` rows, and hold them near the last average in between.
+
+    Update: rank p minimises ``f_p(x) + (mu / 2) ||x - anchor||^2``, the anchor being the last average; then ``x_p <-
+    sum_q v_q x_q`` with v of `dsgd.sync.period`. The spring is applied every `stretch` rows as an implicit step, which
+    is stable at any rate: with s the sum of the rates since the last time, ``x <- (x + s mu anchor) / (1 + s mu)``.
+
+    Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per
+    stretch. One more vector per rank.
+
+    Source: Li, Sahu, Zaheer et al. 2020, algorithm 2, with all ranks in every round; theirs leaves the local solver
+    open.
 
     Parameters
     ----------

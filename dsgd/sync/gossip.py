@@ -1,72 +1,10 @@
 """Strategies in which a rank exchanges with its neighbours in a graph, round by round.
 
-`DPSGD`: D-PSGD: ranks average with their neighbours in a graph.
+Local steps come first, the exchange follows (adapt, then combine), after every `every` rows. Ranks count alike, as a
+graph has no place for weights, and the steps of unequal shards are scaled for it (`dsgd.sync.period`).
 
-Problem: an all-reduce ends when the slowest rank and the slowest link are through with it, and takes more messages the
-more ranks there are; neighbours in a graph of fixed degree do not.
-
-Update, after every `every` rows, with W the doubly stochastic mixing matrix of the graph: ``x_i <- sum_j W_ij x_j``.
-The local steps come first (adapt, then combine). The mean over ranks is that of the local steps; how far ranks are from
-it is set by the spectral gap of W (`dsgd.comm.topology`). The model that is returned is the mean; with `keep_models`
-those of all ranks are returned beside it.
-
-With ``optimizer=GradientDescent()`` the local steps of a round are one step along the gradient of all of its rows:
-decentralised gradient descent.
-
-Ranks count alike, as a graph has no place for weights, and the steps of unequal shards are scaled for it
-(`dsgd.sync.period`).
-
-Cost per round: one message of the model per neighbour, `dsgd.collectives.gossip_cost`, for any number of ranks; one
-all-reduce at the end.
-
-Source: Lian, Zhang, Zhang et al. 2017, algorithm 1, in which gradients are taken at the model before it is mixed;
-decentralised gradient descent: Richards, Rebeschini and Rosasco 2020, for which ``features=`` makes random features.
-
-**SGP: stochastic gradient push, gossip over directed graphs.**
-
-Problem: to average with a neighbour both must be there at once. Sending one way is cheaper and waits for less, but then
-plain averages would not keep the mean.
-
-Update, after every `every` rows, with push-sum: rank i has a mass x_i, a vector, and a weight w_i, 1 at first; its
-model is ``z_i = x_i / w_i``. Local steps are taken at z, and the change they make is added to the mass unscaled::
-
-    x_i <- x_i + (z_i after the steps - z_i before them)
-
-Then the rank cuts mass and weight into equal parts, keeps one, sends one to each out-peer of the round, and adds the
-parts it receives. The sums of masses and weights over ranks are the same on any graph, so that the mean of the masses
-moves by the mean change of the steps: on any graph training converges to the same model, at the given rate. (Steps that
-change ``w_i z_i`` by w_i times as much would weight ranks by w_i, and minimise ``sum_i w_i f_i``.) The mean of the
-masses over the mean of the weights is returned.
-
-Ranks count alike, and the steps of unequal shards are scaled for it (`dsgd.sync.period`).
-
-Cost per round: one message of the mass and its weight per out-peer, `dsgd.collectives.gossip_cost`, for any number of
-ranks; one all-reduce at the end. On the default graph a rank sends one message, half as many as on a ring. One more
-vector per rank.
-
-Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 1, where steps on the mass are taken along
-the gradients at z; here those of a round are taken at z first, which moves on by 1 / w_i of them with the exchange.
-Exponential graph with one peer, as there.
-
-`ChocoSGD`: CHOCO-SGD: gossip of compressed differences.
-
-Problem: gossip sends few vectors but whole ones, and averages of compressed models do not even agree in the end. What
-is compressed here is the difference from what everybody knows of a rank already, which goes to zero as ranks agree.
-
-Update, after every `every` rows: every rank has a public copy of its model, c_i, that its neighbours can follow, and
-the mean of its neighbours' copies, ``s_i = sum_j W_ij c_j``. With Q the compressor::
-
-    q_i = Q(x_i - c_i);  c_i <- c_i + q_i;  s_i <- s_i + sum_j W_ij q_j
-    x_i <- x_i + gamma (s_i - c_i)
-
-The mean over ranks stays, whatever Q leaves out. What it leaves out is sent later, so there is no other memory. With
-the identity as Q and gamma = 1 it is `DPSGD`. The mean of the models is returned.
-
-Cost per round: one payload per neighbour; one all-reduce of the model at the end. Two more vectors per rank, and what
-the compressor remembers.
-
-Source: Koloskova, Stich and Jaggi 2019, algorithm 2 in its memory-efficient form (algorithm 6); gamma by the
-compressor, 0.04 for the largest 1 % of the entries there.
+Cost per round: one message per neighbour, `dsgd.collectives.gossip_cost`, for any number of ranks; one all-reduce of
+the model at the end.
 """
 
 from __future__ import annotations
@@ -130,6 +68,20 @@ def check_topology(where: str, topology: object, *, symmetric: bool) -> None:
 @dataclass(frozen=True)
 class DPSGD(AbstractStrategy[RoundState]):
     """Average the models of neighbours every `every` rows.
+
+    Problem: an all-reduce ends when the slowest rank and the slowest link are through with it, and takes more messages
+    the more ranks there are; neighbours in a graph of fixed degree do not.
+
+    Update, with W the doubly stochastic mixing matrix of the graph: ``x_i <- sum_j W_ij x_j``. The mean over ranks is
+    that of the local steps; how far ranks are from it is set by the spectral gap of W (`dsgd.comm.topology`). The model
+    that is returned is the mean; with `keep_models` those of all ranks are returned alongside it.
+
+    With ``optimizer=GradientDescent()`` the local steps of a round are one step along the gradient of all of its rows:
+    decentralised gradient descent.
+
+    Source: Lian, Zhang, Zhang et al. 2017, algorithm 1, in which gradients are taken at the model before it is mixed;
+    decentralised gradient descent: Richards, Rebeschini and Rosasco 2020, for which ``features=`` makes random
+    features.
 
     Parameters
     ----------
@@ -218,6 +170,27 @@ def load_mass(mass: FloatVector, params: FloatVector, anchor: FloatVector, weigh
 class SGP(AbstractStrategy[PushSumState]):
     """Push a share of the model to peers every `every` rows.
 
+    Problem: to average with a neighbour both must be there at once. Sending one way is cheaper and waits for less, but
+    then plain averages would not keep the mean.
+
+    Update, with push-sum: rank i has a mass x_i, a vector, and a weight w_i, 1 at first; its model is ``z_i = x_i /
+    w_i``. Local steps are taken at z, and the change they make is added to the mass unscaled::
+
+        x_i <- x_i + (z_i after the steps - z_i before them)
+
+    Then the rank cuts mass and weight into equal parts, keeps one, sends one to each out-peer of the round, and adds
+    the parts it receives. The sums of masses and weights over ranks are the same on any graph, so that the mean of the
+    masses moves by the mean change of the steps: on any graph training converges to the same model, at the given rate.
+    (Steps that change ``w_i z_i`` by w_i times as much would weight ranks by w_i, and minimise ``sum_i w_i f_i``.) The
+    mean of the masses over the mean of the weights is returned.
+
+    A message is the mass and its weight. On the default graph a rank sends one message, half as many as on a ring. One
+    more vector per rank.
+
+    Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 1, where steps on the mass are taken along the gradients
+    at z; here those of a round are taken at z first, which moves on by 1 / w_i of them with the exchange. Exponential
+    graph with one peer, as there.
+
     Parameters
     ----------
     every : int, default 256
@@ -293,6 +266,22 @@ class ChocoState(AbstractRejoining):
 @dataclass(frozen=True)
 class ChocoSGD(AbstractStrategy[ChocoState]):
     """Average with neighbours every `every` rows, by compressed differences.
+
+    Problem: gossip sends few vectors but whole ones, and averages of compressed models do not even agree in the end.
+    What is compressed here is the difference from what everybody knows of a rank already, which goes to zero as ranks
+    agree.
+
+    Update: every rank has a public copy of its model, c_i, that its neighbours can follow, and the mean of its
+    neighbours' copies, ``s_i = sum_j W_ij c_j``. With Q the compressor::
+
+        q_i = Q(x_i - c_i);  c_i <- c_i + q_i;  s_i <- s_i + sum_j W_ij q_j
+        x_i <- x_i + gamma (s_i - c_i)
+
+    The mean over ranks stays, whatever Q leaves out. What it leaves out is sent later, so there is no other memory.
+    With the identity as Q and gamma = 1 it is `DPSGD`. The mean of the models is returned.
+
+    Two more vectors per rank, and what the compressor remembers. Source: Koloskova, Stich and Jaggi 2019, algorithm 2
+    in its memory-efficient form (algorithm 6); gamma by the compressor, 0.04 for the largest 1 % of the entries there.
 
     Parameters
     ----------

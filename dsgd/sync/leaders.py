@@ -1,70 +1,7 @@
 """Strategies in which ranks are pulled to the best of them: together, or by a server.
 
-`LeaderSGD`: leader SGD: every rank is pulled towards the best one.
-
-Problem: the mean of models in different valleys of a non-convex loss is on the ridge between them, and elastic
-averaging pulls its centre there too. The best rank is always in a valley.
-
-Update, after every `every` rows: every rank's score is the mean training loss of its rows since the last exchange; the
-leader of a group is its rank with the lowest, the lowest number among equals, and the global leader the best of all.
-With z the model of a leader::
-
-    x <- x + pull (z_group - x)                every exchange, in groups
-    x <- x + global_pull (z_global - x)        every `global_every` exchanges
-
-and between exchanges proximal pulls to the copies of the leaders that the rank has, which add up
-to `proximal` and `global_proximal` over the time until the next one; not of a leader to its own copy, from which its
-distance is zero in the source's equation. With one group there are only the global pulls.
-The model that is returned is the mean of all, which the source evaluates too; or that of the global leader, whose score
-is a noisy one: on a convex loss the mean is better, and where ranks may still be in different valleys the leader is.
-
-What it returns: with unlike rows the minimum of the ranks' objectives weighted by how much they lead. As the rate goes
-to zero the pulls hold all ranks together, and what a step changes lasts in so far as its rank leads. So the model goes
-where ``sum_p w_p S_p f_p`` plus the penalty is least, S_p the sum of the rates of the steps of rank p in a round (the
-same for equal shards) and w_p, with one group, the share of the exchanges in which rank p leads. With groups w is the
-vector, of sum one, that the mean matrices of the exchanges of a period keep when they are applied from the left. If
-ranks lead equally often that is the minimum of the whole. If always the same leads, as where its rows are fitted
-exactly, that is its own minimum z; before the limit, if a rank goes the part c_p of its way to its own minimum m_p
-between two exchanges, ``x_p = (b m_p + pull z) / (b + pull)`` for ``b = (1 - pull) c_p``, and training returns ``sum_p
-(n_p / n) x_p``. Ranks whose targets vary less have lower losses, and lead whatever they know of the others' features:
-of 16 ranks with 100 rows each of 64 features, half of which are on a quarter of the ranks, two to four do, and with an
-L1 penalty the objective over all rows ends 2.9 times as high as on one rank; with all features everywhere 0.3 % above.
-
-Cost per exchange: an all-gather of one number, in log2 P messages; a broadcast of the model in each group, and among
-all ranks when the global leader is due, `dsgd.collectives.broadcast_cost`: half of an all-reduce. Up to two more
-vectors per rank.
-
-Source: Teng et al. 2019, algorithm 1 and equation 2 (pulls are the whole product of rate and strength, as in their
-code, which also has the proximal pulls); hyper-parameters of their released training script. There a counter of
-everybody's steps decides when an exchange is due; here it is the period, so that the same seed gives the same model.
-
-`AsyncLeaderSGD`: asynchronous leader SGD: a server keeps the best models, and workers are pulled towards them.
-
-Problem: in `LeaderSGD` all ranks wait for each other to find out which one leads.
-
-Update: after `every` rows of its own steps a worker sends its model and its score, the mean training loss of these
-rows. The server counts the messages of all workers. Once there are as many as workers, from whichever of them, the
-model with the lowest score among them is the new leader z. Each worker is pulled towards a new leader once, when it
-sends its next message, ``x_p <- x_p + pull (z - x_p)``, except the one whose model it is: in the source a leader's
-distance to itself is zero, and here z is its own model of some steps ago, which would only hold it back. Fast workers
-send more messages and so lead more often. Training returns the mean of all models, weighted by rows.
-
-With groups, each of them has a leader z_j, the lowest score among its own messages, and every `global_every`-th time
-there is one leader z of all, too. Then a worker of group j is pulled twice::
-
-    x_p <- x_p + pull (z_j - x_p);  x_p <- x_p + global_pull (z - x_p)
-
-A group that has sent nothing since the last time keeps its leader. The server, which has both models, pulls, and
-answers with the model of the worker: groups cost not a byte.
-
-What it returns: as for `LeaderSGD` the minimum of the ranks' objectives weighted by how much they lead, where the rows
-of ranks are of different kinds.
-
-Cost per round and worker: a message to the server and one back, `message_bytes` each. The server keeps two models, and
-with n groups ``2 n + 1``.
-
-Source: Teng et al. 2019, algorithm 1, whose counter of the steps of all workers is this one, and whose multiples of it
-are those at which there are new leaders; there a server does not keep the models, and all workers meet when it is full.
+The mean of models in different valleys of a non-convex loss is on the ridge between them; the best rank is always in a
+valley.
 """
 
 from __future__ import annotations
@@ -110,6 +47,44 @@ class LeaderState:
 @dataclass(frozen=True)
 class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
     """Pull every rank to the best of its group, and to the best of all.
+
+    Problem: the mean of models in different valleys of a non-convex loss is on the ridge between them, and elastic
+    averaging pulls its centre there too. The best rank is always in a valley.
+
+    Update, after every `every` rows: every rank's score is the mean training loss of its rows since the last exchange;
+    the leader of a group is its rank with the lowest, the lowest number among equals, and the global leader the best of
+    all. With z the model of a leader::
+
+        x <- x + pull (z_group - x)                every exchange, in groups
+        x <- x + global_pull (z_global - x)        every `global_every` exchanges
+
+    and between exchanges proximal pulls to the copies of the leaders that the rank has, which add up to `proximal` and
+    `global_proximal` over the time until the next one; not of a leader to its own copy, from which its distance is zero
+    in the source's equation. With one group there are only the global pulls. The model that is returned is the mean of
+    all, which the source evaluates too; or that of the global leader, whose score is a noisy one: on a convex loss the
+    mean is better, and where ranks may still be in different valleys the leader is.
+
+    What it returns: with unlike rows the minimum of the ranks' objectives weighted by how much they lead. As the rate
+    goes to zero the pulls hold all ranks together, and what a step changes lasts in so far as its rank leads. So the
+    model goes where ``sum_p w_p S_p f_p`` plus the penalty is least, S_p the sum of the rates of the steps of rank p in
+    a round (the same for equal shards) and w_p, with one group, the share of the exchanges in which rank p leads. With
+    groups w is the vector, of sum one, that the mean matrices of the exchanges of a period keep when they are applied
+    from the left. If ranks lead equally often that is the minimum of the whole. If always the same leads, as where its
+    rows are fitted exactly, that is its own minimum z; before the limit, if a rank goes the part c_p of its way to its
+    own minimum m_p between two exchanges, ``x_p = (b m_p + pull z) / (b + pull)`` for ``b = (1 - pull) c_p``, and
+    training returns ``sum_p (n_p / n) x_p``. Ranks whose targets vary less have lower losses, and lead whatever they
+    know of the others' features: of 16 ranks with 100 rows each of 64 features, half of which are on a quarter of the
+    ranks, two to four do, and with an L1 penalty the objective over all rows ends 2.9 times as high as on one rank;
+    with all features everywhere 0.3 % above.
+
+    Cost per exchange: an all-gather of one number, in log2 P messages; a broadcast of the model in each group, and
+    among all ranks when the global leader is due, `dsgd.collectives.broadcast_cost`: half of an all-reduce. Up to two
+    more vectors per rank.
+
+    Source: Teng et al. 2019, algorithm 1 and equation 2 (pulls are the whole product of rate and strength, as in their
+    code, which also has the proximal pulls); hyper-parameters of their released training script. There a counter of
+    everybody's steps decides when an exchange is due; here it is the period, so that the same seed gives the same
+    model.
 
     Parameters
     ----------
@@ -314,6 +289,29 @@ class _ElectingHandler(AbstractServerHandler):
 @dataclass(frozen=True)
 class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[FollowerState]):
     """Pull workers towards the best model, which a server keeps.
+
+    Problem: in `LeaderSGD` all ranks wait for each other to find out which one leads. Update: after `every` rows of its
+    own steps a worker sends its model and its score, the mean training loss of these rows. The server counts the
+    messages of all workers. Once there are as many as workers, from whichever of them, the model with the lowest score
+    among them is the new leader z. Each worker is pulled towards a new leader once, when it sends its next message,
+    ``x_p <- x_p + pull (z - x_p)``, except the one whose model it is: in the source a leader's distance to itself is
+    zero, and here z is its own model of some steps ago, which would only hold it back. Fast workers send more messages
+    and so lead more often. Training returns the mean of all models, weighted by rows.
+
+    With groups, each of them has a leader z_j, the lowest score among its own messages, and every `global_every`-th
+    time there is one leader z of all, too. Then a worker of group j is pulled twice::
+
+        x_p <- x_p + pull (z_j - x_p);  x_p <- x_p + global_pull (z - x_p)
+
+    A group that has sent nothing since the last time keeps its leader. The server, which has both models, pulls, and
+    answers with the model of the worker: groups cost not a byte.
+
+    What it returns: as for `LeaderSGD`. Cost per round and worker: a message to the server and one back,
+    `dsgd.sync.server.message_bytes` each. The server keeps two models, and with n groups ``2 n + 1``.
+
+    Source: Teng et al. 2019, algorithm 1, whose counter of the steps of all workers is this one, and whose multiples of
+    it are those at which there are new leaders; there a server does not keep the models, and all workers meet when it
+    is full.
 
     Parameters
     ----------

@@ -1,67 +1,8 @@
 """Strategies that average models at set times: every so many rows, once an epoch, once, often first and rarely later.
 
-`LocalSGD`: local SGD: ranks take steps of their own and average their models every so many rows.
-
-Problem: averaging after every step costs a message per sample; averaging rarely lets the replicas drift apart. How
-often is best depends on the data and on the wire, so it is a parameter: the model synchronisation frequency.
-
-Update: every rank takes sequential SGD steps on its rows; after `every` samples of the rank with the most rows (and in
-proportion on the others) ``x_p <- sum_q v_q x_q``, v the rows of a rank over the sum of its rates
-(`dsgd.sync.period`). An epoch always ends in an average. With ``overlap`` the mean
-is applied one round late, while the next one is on its way (`dsgd.sync.averaging`).
-
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; ``ceil(max rows / every)`` rounds per
-epoch.
-
-Source: Mangasarian 1995; Zinkevich et al. 2010; Stich 2019; Abeykoon, Fox and Kim 2019 (arXiv 1905.01219).
-
-`EpochAveraging`: averaging once per epoch.
-
-Problem: on a slow wire, or with large shards, even rare averages inside an epoch cost more than they bring.
-
-Update: every rank walks all its rows, then ``x_p <- sum_q v_q x_q`` with v of `dsgd.sync.period`.
-
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; one round per epoch.
-
-Source: McDonald, Hall and Mann 2010 (iterative parameter mixing).
-
-`OneShotAveraging`: one-shot averaging: ranks train independently and average once, at the end.
-
-Problem: ranks cannot communicate during training, or one message costs as much as a training run.
-
-Update: every rank runs SGD on its rows to the end; then, once, ``x_p <- sum_q (n_q / n) x_q``. Until then the models
-of the ranks differ. Early stopping looks at the mean that training would return, one more all-reduce per epoch.
-
-What it returns: the mean of the ranks' own minima, weighted by their rows. With unlike rows that is not the minimum of
-the whole, however small the rate: for ``f_p(x) = a_p (x - m_p)^2 / 2`` it is ``sum_p (n_p / n) m_p``, and not ``sum_p
-n_p a_p m_p / sum_p n_p a_p``. With trainings too short to get there, over many calls of ``partial_fit``, the model
-settles where ``sum_p n_p^2 f_p`` is least.
-
-With an L1 penalty of strength a the threshold comes after the mean (`dsgd.local.sgd_state`). With m_p the minimum of
-rank p, g_p the gradient there of all but that penalty, so that ``|g_p| <= a`` and ``g_p = -a sign(m_p)`` where m_p is
-not zero, and U the sum of the rates of a training, a weight is the soft threshold of ``mean(m_p) - U mean(g_p)`` by ``a
-U``. So where all ranks agree on its sign it is the mean of their minima, to the digit; any other is zero, but where
-``|mean(m_p) - U mean(g_p)| > a U``, which a longer training makes rarer: the non-zeros are those that all ranks have in
-common, not those that any has. Of 16 ranks with 100 rows each of 64 features that is 10 non-zeros, as on one rank, and
-an objective 0.5 % above its; where half of the features are on a quarter of the ranks, 4 for 10, and 2.9 times as much.
-
-Cost: one all-reduce of the model per training, `dsgd.collectives.allreduce_cost`.
-
-Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3.
-
-`PostLocalSGD`: post-local SGD: average often at first, less often later.
-
-Problem: averages matter most while models move fast; later on, rare averages cost less and, on some problems, lead to
-models that generalise better than those of large batches.
-
-Update: that of local SGD, ``x_p <- sum_q v_q x_q``, every `first` rows in the first `epochs` epochs and every
-`every` rows after them. An epoch always ends in an average.
-
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; ``ceil(max rows / first)`` rounds per
-epoch at first, about ``max rows / every`` later.
-
-Source: Lin, Stich, Patel and Jaggi 2020, algorithm 2; theirs switches at the first cut of the rate, ours after a number
-of epochs.
+Ranks take sequential SGD steps on their own rows; then ``x_p <- sum_q v_q x_q``, with v the rows of a rank over the sum
+of its rates (`dsgd.sync.period`). An epoch ends in an average, except in `OneShotAveraging`. Cost of an average: one
+all-reduce of the model, `dsgd.collectives.allreduce_cost`.
 """
 
 from __future__ import annotations
@@ -79,6 +20,15 @@ from dsgd.validation import number
 @dataclass(frozen=True)
 class LocalSGD(AbstractAveraging):
     """Average the models every `every` samples.
+
+    Problem: averaging after every step costs a message per sample; averaging rarely lets the replicas drift apart. How
+    often is best depends on the data and on the wire, so it is a parameter: the model synchronisation frequency.
+
+    Update: after `every` samples of the rank with the most rows, and in proportion on the others, ``x_p <- sum_q v_q
+    x_q`` (v: `dsgd.sync.period`), in ``ceil(max rows / every)`` rounds per epoch. With ``overlap`` the mean is applied
+    one round late, while the next one is on its way (`dsgd.sync.averaging`).
+
+    Source: Mangasarian 1995; Zinkevich et al. 2010; Stich 2019; Abeykoon, Fox and Kim 2019 (arXiv 1905.01219).
 
     Parameters
     ----------
@@ -129,6 +79,11 @@ class LocalSGD(AbstractAveraging):
 class EpochAveraging(AbstractAveraging):
     """Average the models at the end of every epoch.
 
+    Problem: on a slow wire, or with large shards, even rare averages inside an epoch cost more than they bring. Update:
+    every rank walks all its rows, then ``x_p <- sum_q v_q x_q`` with v of `dsgd.sync.period`.
+
+    Source: McDonald, Hall and Mann 2010 (iterative parameter mixing).
+
     Parameters
     ----------
     momentum : {"keep", "zero", "average"}, default "keep"
@@ -157,7 +112,30 @@ class EpochAveraging(AbstractAveraging):
 
 @dataclass(frozen=True)
 class OneShotAveraging(AbstractAveraging):
-    """Average the models once, after the last epoch."""
+    """Average the models once, after the last epoch.
+
+    Problem: ranks cannot communicate during training, or one message costs as much as a training run.
+
+    Update: every rank runs SGD on its rows to the end; then, once, ``x_p <- sum_q (n_q / n) x_q``. Until then the
+    models of the ranks differ. Early stopping looks at the mean that training would return, one more all-reduce per
+    epoch.
+
+    What it returns: the mean of the ranks' own minima, weighted by their rows. With unlike rows that is not the minimum
+    of the whole, however small the rate: for ``f_p(x) = a_p (x - m_p)^2 / 2`` it is ``sum_p (n_p / n) m_p``, and not
+    ``sum_p n_p a_p m_p / sum_p n_p a_p``. With trainings too short to get there, over many calls of ``partial_fit``,
+    the model settles where ``sum_p n_p^2 f_p`` is least.
+
+    With an L1 penalty of strength a the threshold comes after the mean (`dsgd.local.sgd_state`). With m_p the minimum
+    of rank p, g_p the gradient there of all but that penalty, so that ``|g_p| <= a`` and ``g_p = -a sign(m_p)`` where
+    m_p is not zero, and U the sum of the rates of a training, a weight is the soft threshold of ``mean(m_p) - U
+    mean(g_p)`` by ``a U``. So where all ranks agree on its sign it is the mean of their minima, to the digit; any other
+    is zero, but where ``|mean(m_p) - U mean(g_p)| > a U``, which a longer training makes rarer: the non-zeros are those
+    that all ranks have in common, not those that any has. Of 16 ranks with 100 rows each of 64 features that is 10
+    non-zeros, as on one rank, and an objective 0.5 % above its; where half of the features are on a quarter of the
+    ranks, 4 for 10, and 2.9 times as much.
+
+    Cost: one all-reduce of the model per training. Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3.
+    """
 
     @property
     def period(self) -> Once:
@@ -168,6 +146,15 @@ class OneShotAveraging(AbstractAveraging):
 @dataclass(frozen=True)
 class PostLocalSGD(AbstractAveraging):
     """Average the models every `first` rows for some epochs, then every `every` rows.
+
+    Problem: averages matter most while models move fast; later on, rare averages cost less and, on some problems, lead
+    to models that generalise better than those of large batches.
+
+    Update: that of `LocalSGD`, every `first` rows in the first `epochs` epochs and every `every` rows after them. That
+    is ``ceil(max rows / first)`` rounds per epoch at first, about ``max rows / every`` later.
+
+    Source: Lin, Stich, Patel and Jaggi 2020, algorithm 2; theirs switches at the first cut of the rate, ours after a
+    number of epochs.
 
     Parameters
     ----------

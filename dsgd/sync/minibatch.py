@@ -1,51 +1,4 @@
-"""Mini-batches of all ranks, and their gradients in buckets.
-
-**Minibatch SGD: ranks divide a batch, average their gradients and take the same step.**
-
-Problem: local models drift apart; here there is only one model at any time, at the price of a message per step.
-
-Update: with B rows over all ranks in a batch and B_p of them on rank p, ``g <- sum_p (B_p / B) g_p`` where ``g_p`` is
-the mean gradient of rank p's rows; then every rank takes the same step with ``g``.
-
-The rate may grow with the batch: kappa times that of a batch of `base_batch` rows, with kappa = batch / base_batch,
-after a warm-up in which the factor grows from 1 to kappa in a straight line, step by step. For linear models
-``rates="pooled"`` finds the factor that compensates for steps of B rows when rates fall more slowly than 1 / t:
-``B^(1 - p)`` at rates c / t^p, which is B at constant ones, as far as rows of that length allow.
-
-Where rates fall like 1 / t, as they do by default, the model at the end of an epoch is the mean over its last half
-(`dsgd.local.sgd_state`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0`` leaves
-the last one.
-
-A batch may grow in the place of a rate that falls: where others divide the rate by a factor, the batch is multiplied
-by it (`growth`). What noise there is in a step depends on the rate over the batch, so that the loss falls as fast in
-epochs, with ever fewer steps and messages.
-
-Gradients may be summed in buckets, beside the pass that makes them; see `dsgd.sync.minibatch`.
-
-Cost per round: one all-reduce of the gradient, `dsgd.collectives.allreduce_cost`; ``ceil(rows / batch)`` rounds per
-epoch.
-
-Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal et al. 2017, sections 2.1 and 2.2;
-growing batches: Smith, Kindermans, Ying and Le 2018.
-
-**Sums of a gradient in buckets, while the backward pass still computes.**
-
-Problem: a backward pass brings the gradient of the last layer long before that of the first, and a sum of whole
-gradients waits for all of it.
-
-Method: the vector is cut into buckets from its end, where the last layers are, to its front. As soon as the gradient is
-final from the start of a bucket on, a separate thread sums the bucket while the pass continues. Buckets have fixed
-places and are summed in order, so that all ranks sum the same entries in the same order. Whether a sum runs during the
-pass or after it changes no bit.
-
-A compressor that takes entries one by one (`Half`) sees each bucket by itself, and its mean is that of the whole.
-
-Cost per round: one all-reduce for each bucket, `dsgd.collectives.allreduce_cost`, or with a compressor
-`dsgd.collectives.compressed_cost`. The same bytes as one of the whole, and a message's latency more for each bucket, of
-which what runs beside the pass costs nothing.
-
-Source: Das et al. 2016, section 3; Li et al. 2020 (buckets in reverse order).
-"""
+"""Minibatch SGD, and the sums of its gradients in buckets."""
 
 from __future__ import annotations
 
@@ -67,6 +20,31 @@ from dsgd.validation import number
 @dataclass(frozen=True)
 class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     """Take one step per batch, with the gradient of the whole batch.
+
+    Problem: local models drift apart; here there is only one model at any time, at the price of a message per step.
+
+    Update: with B rows over all ranks in a batch and B_p of them on rank p, ``g <- sum_p (B_p / B) g_p`` where ``g_p``
+    is the mean gradient of rank p's rows; then every rank takes the same step with ``g``.
+
+    The rate may grow with the batch: kappa times that of a batch of `base_batch` rows, with kappa = batch / base_batch,
+    after a warm-up in which the factor grows from 1 to kappa in a straight line, step by step. For linear models
+    ``rates="pooled"`` finds the factor that compensates for steps of B rows when rates fall more slowly than 1 / t:
+    ``B^(1 - p)`` at rates c / t^p, which is B at constant ones, as far as rows of that length allow.
+
+    Where rates fall like 1 / t, as they do by default, the model at the end of an epoch is the mean over its last half
+    (`dsgd.local.sgd_state`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0``
+    leaves the last one.
+
+    A batch may grow in the place of a rate that falls: where others divide the rate by a factor, the batch is
+    multiplied by it (`growth`). What noise there is in a step depends on the rate over the batch, so that the loss
+    falls as fast in epochs, with ever fewer steps and messages.
+
+    Gradients may be summed in buckets, alongside the pass that makes them; see `dsgd.sync.minibatch.GradientBuckets`.
+    Cost per round: one all-reduce of the gradient, `dsgd.collectives.allreduce_cost`; ``ceil(rows / batch)`` rounds per
+    epoch.
+
+    Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal et al. 2017, sections 2.1 and 2.2;
+    growing batches: Smith, Kindermans, Ying and Le 2018.
 
     Parameters
     ----------
@@ -182,6 +160,21 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
 
 class GradientBuckets:
     """Turns the sum of a rank's gradients into the mean over all ranks; used in the order begin, ready ..., finish.
+
+    Problem: a backward pass brings the gradient of the last layer long before that of the first, and a sum of whole
+    gradients waits for all of it.
+
+    Method: the vector is cut into buckets from its end, where the last layers are, to its front. As soon as the
+    gradient is final from the start of a bucket on, a separate thread sums the bucket while the pass continues. Buckets
+    have fixed places and are summed in order, so that all ranks sum the same entries in the same order. Whether a sum
+    runs during the pass or after it changes no bit.
+
+    A compressor that takes entries one by one (`Half`) sees each bucket by itself, and its mean is that of the whole.
+    Cost per round: one all-reduce for each bucket, `dsgd.collectives.allreduce_cost`, or with a compressor
+    `dsgd.collectives.compressed_cost`. The same bytes as one of the whole, and a message's latency more for each
+    bucket, of which what runs alongside the pass costs nothing.
+
+    Source: Das et al. 2016, section 3; Li et al. 2020 (buckets in reverse order).
 
     Between `begin` and `finish` nothing else may use the group.
     """

@@ -1,16 +1,11 @@
-"""Strategies that average models and take a step of their own along the change: what they share, SlowMo, DiLoCo.
-
-**The outer step of SlowMo and DiLoCo: momentum on the change of a round of local steps.**
+"""Strategies that average models and take a step with momentum along their change: SlowMo and DiLoCo.
 
 Problem: with rare averages the change of the mean from one to the next is a good direction; plain averaging forgets it
 each time.
 
-Update, with x the model that all ranks had after the last exchange, v the shares of `dsgd.sync.period`, and ``delta =
-x - sum_q v_q x_q``::
-
-    u <- beta u + delta
-    x <- x - rate u                    (heavy ball)
-    x <- x - rate (delta + beta u)     (Nesterov)
+Update, with x the model that all ranks had after the last exchange, v the shares of `dsgd.sync.period`, and ``delta = x
+- sum_q v_q x_q``: ``u <- beta u + delta``, and then a step along u (heavy ball: SlowMo) or along ``delta + beta u``
+(Nesterov: DiLoCo).
 
 All ranks continue from x. With rate 1 and beta 0 this is the mean: local SGD. With a compressor, delta is the sum of
 the compressed ``v_q (x - x_q)``, and what is left out is sent later. With error feedback in place of momentum, this is
@@ -19,39 +14,7 @@ how only the largest entries are sent in rare exchanges.
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, or `compressed_cost`. Two more vectors
 per rank; with a compressor one more, and those of the compressor.
 
-Source: Wang, Tantia, Ballas and Rabbat 2020; Douillard et al. 2023; compressed: Basu, Data, Karakus and Diggavi 2019,
-Sarfi et al. 2025 (SparseLoCo).
-
-**SlowMo: local SGD with slow momentum on the averages.**
-
-Problem: rare averages save bytes and lose accuracy; momentum over the averages wins some of it back for free.
-
-Update: the heavy-ball outer step above, after every `every` rows::
-
-    u <- beta u + (x - mean of models);  x <- x - rate u
-
-Cost per round: one all-reduce of the model. Two more vectors per rank.
-
-Source: Wang, Tantia, Ballas and Rabbat 2020, algorithm 1. There u is divided by the rate of the local steps, which is
-the same where that is constant; ours is in units of the model, so that ranks with different step counters agree. Where
-rates fall, as they do by default, it therefore repeats the longer steps of earlier rounds: beta is 0.2 from four ranks
-on. The released code (fairscale), for networks, raises it to 0.5 for 8 ranks and 0.6 for 16; it also has the rate of 1.
-BMUF (Chen and Huo 2016) is a special case.
-
-**DiLoCo: many local steps, then a step with Nesterov momentum along their average change.**
-
-Problem: ranks far apart, between which a vector can be sent only once in hundreds of steps.
-
-Update: the Nesterov step of `dsgd.sync.outer.outer_step`, after every `every` rows::
-
-    u <- beta u + (x - mean of models);  x <- x - rate ((x - mean of models) + beta u)
-
-What local rules remember (AdamW there) is neither sent nor reset.
-
-Source: Douillard et al. 2023, algorithm 1; rate and momentum as in OpenDiLoCo (0.7 and 0.9), where a model takes tens
-of thousands of steps. The effective outer rate is rate / (1 - beta), which is 7 there: right for many short rounds of
-small local rates. Our defaults, 0.7 and 0.3, have 1: on linear models the local rates of ``learning_rate="optimal"``
-are large, rounds are few, and 7 overshoots.
+Source: those of the classes; compressed: Basu, Data, Karakus and Diggavi 2019, Sarfi et al. 2025 (SparseLoCo).
 """
 
 from __future__ import annotations
@@ -138,6 +101,18 @@ def slow_momentum_for(size: int) -> float:
 class SlowMo(AbstractOuter):
     """Average the models every `every` rows, with momentum on the averages.
 
+    Problem: rare averages save bytes and lose accuracy; momentum over the averages wins some of it back for free.
+
+    Update: after every `every` rows::
+
+        u <- beta u + (x - mean of models);  x <- x - rate u
+
+    Source: Wang, Tantia, Ballas and Rabbat 2020, algorithm 1. There u is divided by the rate of the local steps, which
+    is the same where that is constant; ours is in units of the model, so that ranks with different step counters agree.
+    Where rates fall, as they do by default, it therefore repeats the longer steps of earlier rounds: beta is 0.2 from
+    four ranks on. The released code (fairscale), for networks, raises it to 0.5 for 8 ranks and 0.6 for 16; it also has
+    the rate of 1. BMUF (Chen and Huo 2016) is a special case.
+
     Parameters
     ----------
     every : int or None, default None
@@ -175,6 +150,18 @@ class SlowMo(AbstractOuter):
 @dataclass(frozen=True)
 class DiLoCo(AbstractOuter):
     """Take a Nesterov step along the mean change of the models every `every` rows.
+
+    Problem: ranks far apart, between which a vector can be sent only once in hundreds of steps.
+
+    Update: after every `every` rows::
+
+        u <- beta u + (x - mean of models);  x <- x - rate ((x - mean of models) + beta u)
+
+    What local rules remember (AdamW there) is neither sent nor reset. Source: Douillard et al. 2023, algorithm 1; rate
+    and momentum as in OpenDiLoCo (0.7 and 0.9), where a model takes tens of thousands of steps. The effective outer
+    rate is rate / (1 - beta), which is 7 there: right for many short rounds of small local rates. Our defaults, 0.7 and
+    0.3, have 1: on linear models the local rates of ``learning_rate="optimal"`` are large, rounds are few, and 7
+    overshoots.
 
     Parameters
     ----------

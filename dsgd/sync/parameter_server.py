@@ -1,7 +1,5 @@
 """Strategies whose ranks send gradients to a server, which steps along them.
 
-The common part of methods whose workers send gradients to a server that takes the steps.
-
 Every worker takes its rows in batches. It sends the mean gradient of a batch, and continues from the model that it gets
 back. All shards are cut into the same number of batches, whatever their length, so a gradient is weighted by its rows:
 worker p, with n_p of n rows, sends ``(P n_p / n) g_p`` together with that factor, its share. P is the number of workers
@@ -11,92 +9,8 @@ A server takes few steps compared with a single rank, and its gradients are stal
 by default, the model at the end of an epoch is therefore the mean over its last half (`dsgd.local.sgd_state`);
 ``suffix=0.0`` leaves the last model, as in the sources.
 
-`ASGD`: asynchronous SGD: a server takes a step with every gradient on arrival.
-
-Problem: in a synchronous step everybody waits for the slowest worker.
-
-Update: worker p computes the gradient of a batch at the model x_{v - d} that it was given; when it arrives, at version
-v, ``x <- x - eta g_p(x_{v - d})``, and the worker is given the new model. The staleness d is the number of steps that
-others have taken meanwhile: P - 1 where all workers are equally fast. Steps are stable while ``eta h <= 2 sin(pi /
-(2 (2 d + 1)))`` for a curvature h, so rates must fall about as 1 / P.
-
-Cost per round and worker: a message to the server and one back, `message_bytes` each; two messages of the gradient's
-length. The server's port carries 2 P of them.
-
-Source: Dean et al. 2012; Recht et al. 2011 for the analysis; Tsitsiklis, Bertsekas and Athans 1986.
-
-`StalenessAware`: staleness-aware asynchronous SGD: old gradients get smaller rates.
-
-Problem: a gradient that was computed d steps ago belongs to the model of that time. At full rate, the gradients of late
-workers set the model back.
-
-Update: a gradient that was computed with version j of the model and goes into the step that makes version i + 1 of
-version i has the staleness ``d = i - j``, and its rate is multiplied by ``s = min(1, usual / max(d, 1))``, for the
-penalty too. After every c arrivals the server takes one step with all of them, each at its own rate and divided by c;
-the worker is answered at once. At the end of an epoch it takes one step with those that have arrived.
-
-The source calls this n-softsync, with ``c = P / n`` of P workers: between two gradients of a worker there are n steps,
-and that is what d is in the mean, a little less for few workers. With c = 1 (n = P) every gradient is a step, as in
-`ASGD`; with c = P (n = 1) gradients are one step old at most, and the rate is that of a batch of all workers.
-
-In the source ``usual`` is one. Rates are then shorter by what d usually is, and of rates c / (alpha t) only those with
-c of one or more forget as fast as 1 / t where training began; with c = 1 / P the first, long steps are felt until the
-end. So by default ``usual`` is n: gradients that are as old as all count in full, and those of workers that are later
-than others for less.
-
-What it minimises: ``sum_p n_p s_p f_p``, f_p being the mean loss of rank p and s_p the mean of s over its gradients:
-with unlike rows that is the whole only where all are equally old, or none is older than usual.
-
-Cost per round and worker: that of `ASGD`.
-
-Source: Zhang, Gupta, Lian and Liu 2016 (staleness-aware async-SGD, their equations 4 and 6).
-
-`DelayCompensatedASGD`: delay-compensated asynchronous SGD, where a late gradient is corrected for the change of the
-model since.
-
-Problem: a gradient that was computed at an old model is not that of the present one.
-
-Update: the server keeps the model b_p that it gave to each worker last. A gradient g of worker p becomes, at the model
-x, ``g + lambda g * g * (x - b_p)``: the first order of the gradient at x, with the outer product of g in the place of
-the Hessian and only its diagonal. Then ``x <- x - eta g``. With ``decay`` lambda adapts for each parameter,
-``lambda / sqrt(m + 1e-7)`` with m the running mean of g * g. The outer product stands for the Hessian where the
-loss is a negative log-likelihood (log loss); for others it has the wrong scale. Where ``lambda g (x - b_p)`` is beyond
-one in size, as with long rows and large rates, the correction is larger than what it corrects and the expansion says
-nothing. It is then cut to one, without which training would diverge; ``limit=inf`` is the source's. With uneven shards,
-g is the gradient itself; its share weights the corrected gradient in the step.
-
-Cost per round and worker: that of `ASGD`. The server keeps P models.
-
-Source: Zheng et al. 2017 (DC-ASGD-c and DC-ASGD-a, algorithm 2); lambda 0.04 and, adaptive, 2 with decay 0.95.
-
-`StaleSynchronous`: stale synchronous parallel: workers may be at most a few rounds ahead of the slowest.
-
-Problem: without bounds, a slow worker sends gradients of models that are long outdated; with a barrier in every round,
-it stops all others.
-
-Update: as in `ASGD` the server steps with every gradient as it comes. A worker that has sent c of them is answered once
-every other one has sent at least c - slack, and so reads a model that holds all that was sent up to then.
-With ``slack=0`` all read the same model, which is a synchronous step with the sum of the gradients in the place of
-their mean; without a bound it is `ASGD`.
-
-Source: Ho et al. 2013.
-
-`BackupWorkers`: synchronous SGD with backup workers: a step uses the first gradients that arrive, the rest are dropped.
-
-Problem: a synchronous step takes as long as its slowest worker; asynchronous steps are stale.
-
-Update: of P workers a step takes the first N = P - backups gradients of the current model,
-``x <- x - eta (1 / N) sum g_p(x)``, and answers those workers. A gradient of an older model is dropped, and its worker
-answered at once with the current one. P counts only workers that have rows; no step waits for the others. Gradients are
-never stale, but those of slow workers are lost. The model therefore minimises ``sum_p k_p n_p f_p``, f_p being the mean
-loss of rank p and k_p the share of its gradients that are used: not the loss of all rows, if ranks of different speed
-have different rows. With ``backups=0`` it is `MinibatchSGD` with batches of P times ``batch`` rows. At the end of an
-epoch, when fewer than N workers have rows left, a step takes all gradients that are still to come. The step counter
-counts gradients: the rate is that of `ASGD` after as many of them. With b rows in each gradient, an epoch of n rows
-gets ``N^p (b P)^(1 - p)`` times less far than one of steps by row, at rates c / t^p; ``rates="pooled"`` compensates.
-
-Source: Chen, Pan, Monga, Bengio and Jozefowicz 2016 (algorithms 3 and 4; their rates fall by the epoch, and so by the
-rows that have been used).
+Cost per round and worker: a message to the server and one back, `dsgd.sync.server.message_bytes` each; two messages of
+the gradient's length. The server's port carries 2 P of them.
 """
 
 from __future__ import annotations
@@ -197,6 +111,15 @@ class _EachStep(AbstractServerHandler):
 class ASGD(AbstractPushStrategy):
     """Let a server take a step with every gradient as it comes.
 
+    Problem: in a synchronous step everybody waits for the slowest worker.
+
+    Update: worker p computes the gradient of a batch at the model ``x_{v - d}`` that it was given; when it arrives, at
+    version v, ``x <- x - eta g_p(x_{v - d})``, and the worker is given the new model. The staleness d is the number of
+    steps that others have taken meanwhile: P - 1 where all workers are equally fast. Steps are stable while ``eta h <=
+    2 sin(pi / (2 (2 d + 1)))`` for a curvature h, so rates must fall about as 1 / P.
+
+    Source: Dean et al. 2012; Recht et al. 2011 for the analysis; Tsitsiklis, Bertsekas and Athans 1986.
+
     Parameters
     ----------
     batch : int, default 8
@@ -254,6 +177,29 @@ class _StalenessAwareHandler(AbstractServerHandler):
 @dataclass(frozen=True)
 class StalenessAware(AbstractPushStrategy):
     """Let a server divide every gradient by its staleness.
+
+    Problem: a gradient that was computed d steps ago belongs to the model of that time. At full rate, the gradients of
+    late workers set the model back.
+
+    Update: a gradient that was computed with version j of the model and goes into the step that makes version i + 1 of
+    version i has the staleness ``d = i - j``, and its rate is multiplied by ``s = min(1, usual / max(d, 1))``, for the
+    penalty too. After every c arrivals the server takes one step with all of them, each at its own rate and divided by
+    c; the worker is answered at once. At the end of an epoch it takes one step with those that have arrived.
+
+    The source calls this n-softsync, with ``c = P / n`` of P workers: between two gradients of a worker there are n
+    steps, and that is what d is in the mean, a little less for few workers. With c = 1 (n = P) every gradient is a
+    step, as in `ASGD`; with c = P (n = 1) gradients are one step old at most, and the rate is that of a batch of all
+    workers.
+
+    In the source ``usual`` is one. Rates are then shorter by what d usually is, and of rates c / (alpha t) only those
+    with c of one or more forget as fast as 1 / t where training began; with c = 1 / P the first, long steps are felt
+    until the end. So by default ``usual`` is n: gradients that are as old as all count in full, and those of workers
+    that are later than others for less.
+
+    What it minimises: ``sum_p n_p s_p f_p``, f_p being the mean loss of rank p and s_p the mean of s over its
+    gradients: with unlike rows that is the whole only where all are equally old, or none is older than usual.
+
+    Source: Zhang, Gupta, Lian and Liu 2016 (staleness-aware async-SGD, their equations 4 and 6).
 
     Parameters
     ----------
@@ -321,6 +267,20 @@ class _CompensatingHandler(AbstractServerHandler):
 class DelayCompensatedASGD(AbstractPushStrategy):
     """Let a server correct every gradient for the change of its model since.
 
+    Problem: a gradient that was computed at an old model is not that of the present one.
+
+    Update: the server keeps the model b_p that it gave to each worker last. A gradient g of worker p becomes, at the
+    model x, ``g + lambda g * g * (x - b_p)``: the first order of the gradient at x, with the outer product of g in the
+    place of the Hessian and only its diagonal. Then ``x <- x - eta g``. With ``decay`` lambda adapts for each
+    parameter, ``lambda / sqrt(m + 1e-7)`` with m the running mean of g * g. The outer product stands for the Hessian
+    where the loss is a negative log-likelihood (log loss); for others it has the wrong scale. Where ``lambda g (x -
+    b_p)`` is beyond one in size, as with long rows and large rates, the correction is larger than what it corrects and
+    the expansion says nothing. It is then cut to one, without which training would diverge; ``limit=inf`` is the
+    source's. With uneven shards, g is the gradient itself; its share weights the corrected gradient in the step.
+
+    Source: Zheng et al. 2017 (DC-ASGD-c and DC-ASGD-a, algorithm 2); lambda 0.04 and, adaptive, 2 with decay 0.95. The
+    server keeps P models.
+
     Parameters
     ----------
     batch : int, default 8
@@ -372,6 +332,14 @@ class _BoundedHandler(AbstractServerHandler):
 @dataclass(frozen=True)
 class StaleSynchronous(AbstractPushStrategy):
     """Let a server step with every gradient, and hold back workers that are too far ahead.
+
+    Problem: without bounds, a slow worker sends gradients of models that are long outdated; with a barrier in every
+    round, it stops all others.
+
+    Update: as in `ASGD` the server steps with every gradient as it comes. A worker that has sent c of them is answered
+    once every other one has sent at least c - slack, and so reads a model that holds all that was sent up to then. With
+    ``slack=0`` all read the same model, which is a synchronous step with the sum of the gradients in the place of their
+    mean; without a bound it is `ASGD`. Source: Ho et al. 2013.
 
     Parameters
     ----------
@@ -429,6 +397,22 @@ class _BackupHandler(AbstractServerHandler):
 @dataclass(frozen=True)
 class BackupWorkers(AbstractPushStrategy):
     """Let a server step with the first gradients of a round, and drop those of the slowest workers.
+
+    Problem: a synchronous step takes as long as its slowest worker; asynchronous steps are stale.
+
+    Update: of P workers a step takes the first N = P - backups gradients of the current model, ``x <- x - eta (1 / N)
+    sum g_p(x)``, and answers those workers. A gradient of an older model is dropped, and its worker answered at once
+    with the current one. P counts only workers that have rows; no step waits for the others. Gradients are never stale,
+    but those of slow workers are lost. The model therefore minimises ``sum_p k_p n_p f_p``, f_p being the mean loss of
+    rank p and k_p the share of its gradients that are used: not the loss of all rows, if ranks of different speed have
+    different rows. With ``backups=0`` it is `MinibatchSGD` with batches of P times ``batch`` rows. At the end of an
+    epoch, when fewer than N workers have rows left, a step takes all gradients that are still to come. The step counter
+    counts gradients: the rate is that of `ASGD` after as many of them. With b rows in each gradient, an epoch of n rows
+    gets ``N^p (b P)^(1 - p)`` times less far than one of steps by row, at rates c / t^p; ``rates="pooled"``
+    compensates.
+
+    Source: Chen, Pan, Monga, Bengio and Jozefowicz 2016 (algorithms 3 and 4; their rates fall by the epoch, and so by
+    the rows that have been used).
 
     Parameters
     ----------

@@ -1,24 +1,8 @@
 """Periods of synchronisation, weights of ranks, and the taxonomy of strategies.
 
-**The place of a strategy among all methods: the dimensions of a survey, as words that every strategy declares.**
-
-Problem: names of methods do not say how they differ. A few questions do: what is split over machines, whether there is
-one model or one for each rank, who waits for whom, what is sent, and to whom.
-
-The words are those of the survey, with two departures. What it calls an exchange and a topology is one word here, the
-pattern. And an asynchronous method is "bounded" only where a rule bounds how old vectors may be, not where they are
-seldom old in practice.
-
-The laws hold what is declared against simulated gangs (``tests/laws/test_taxonomy.py``), and the table of the
-documentation is made of it (``docs/figures/taxonomy.py``).
-
-Source: Langer, He, Rahayu and Xue 2020, sections 3 to 6.
-
-**The weights of ranks in a mean of models, such that unequal shards minimise the objective over all rows.**
-
-Problem: a round gives a rank with more rows more steps, so its model has moved further. A mean weighted by rows counts
-them twice: with a constant rate it settles where ``sum_p n_p^2 f_p`` is least, f_p being the mean loss of the n_p rows
-of rank p, and not where ``sum_p n_p f_p`` is.
+**The weights of ranks in a mean of models.** A round gives a rank with more rows more steps, so its model has moved
+further. A mean weighted by rows counts them twice: with a constant rate it settles where ``sum_p n_p^2 f_p`` is least,
+f_p being the mean loss of the n_p rows of rank p, and not where ``sum_p n_p f_p`` is.
 
 Update: what rank p changes is, to first order in the rate, ``-S_p grad f_p`` with S_p the sum of the rates of its
 steps. So ranks count by their rows over that sum::
@@ -31,20 +15,13 @@ between the models whatever the steps were. The sums are planned for a whole epo
 because a rank with few rows has none in most rounds.
 
 Where ranks have equal weights by design (neighbours in a graph, springs, a server that adds up), a rank multiplies the
-change of its steps in a round by ``P v_p``, so that the mean over ranks moves as above.
-
-Cost: none; which rank takes which steps is known to all.
+change of its steps in a round by ``P v_p``, so that the mean over ranks moves as above. Cost: none; which rank takes
+which steps is known to all.
 
 Source: Wang, Liu, Liang, Joshi and Poor 2020 (FedNova, equation 5: changes over the sums of their rates). There the
 mean of the normalised changes is stretched by a mean of the numbers of steps, so that weights add up to more than one;
 here it is scaled such that they add up to one: a mean of models that have gone all the way to minima of their own is
 then between them.
-
-The period: the rounds of an epoch, and which of them end with a synchronisation.
-
-A period is a pure function of the rows of all ranks and of the progress of training. All ranks call it with the same
-arguments and so agree without a message. With a strategy that finds its period during training
-(`dsgd.sync.base.AbstractAdaptation`), the rest of an epoch is cut into new rounds.
 """
 
 from __future__ import annotations
@@ -70,6 +47,17 @@ Pattern: TypeAlias = Literal["all-reduce", "broadcast", "gossip", "pairs", "serv
 @dataclass(frozen=True)
 class Taxonomy(Checked):
     """What kind of method a strategy is.
+
+    Problem: names of methods do not say how they differ. A few questions do: what is split over machines, whether there
+    is one model or one for each rank, who waits for whom, what is sent, and to whom.
+
+    The words are those of the survey, with two departures. What it calls an exchange and a topology is one word here,
+    the pattern. And an asynchronous method is "bounded" only where a rule bounds how old vectors may be, not where they
+    are seldom old in practice.
+
+    The laws hold what is declared against simulated gangs (``tests/laws/test_taxonomy.py``), and the table of the
+    documentation is made of it (``docs/figures/taxonomy.py``). Source: Langer, He, Rahayu and Xue 2020, sections 3 to
+    6.
 
     Parameters
     ----------
@@ -211,7 +199,12 @@ class Cut:
 
 
 class AbstractPeriod(Checked, ABC):
-    """A period: when ranks synchronise."""
+    """A period: when ranks synchronise.
+
+    A period is a pure function of the rows of all ranks and of the progress of training. All ranks call it with the
+    same arguments and so agree without a message. With a strategy that finds its period during training
+    (`dsgd.sync.base.AbstractAdaptation`), the rest of an epoch is cut into new rounds.
+    """
 
     @abstractmethod
     def rounds_per_epoch(self, rows: list[int]) -> int:

@@ -52,7 +52,7 @@ class Measured(NamedTuple):
     rows_left : float
         Rows of a rank until training ends, if nothing ends it sooner.
     floor : float
-        The period of `comm_floor`, of wire and wait.
+        The period of `CommFloor`, of wire and wait.
     wire_floor : float
         That of the wire alone, which is what a longer period saves: waiting grows with the period.
     cap : float

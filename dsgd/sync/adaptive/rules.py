@@ -1,131 +1,4 @@
-"""Rules by which `AutoSync` chooses its next period.
-
-`FixedPeriod`: a fixed period.
-
-Problem: what other rules gain shows beside a period that stays.
-
-Rule: ``h = every``. Nothing is measured and nothing is added to any message: training is that of
-``LocalSGD(every)``, bit for bit.
-
-Source: Stich 2019 (local SGD); Abeykoon, Fox and Kim 2019, arXiv 1905.01219, where h is the model synchronisation
-frequency.
-
-`PostLocal`: post-local: frequent averages until the rate has dropped, infrequent ones afterwards.
-
-Problem: averages matter most while models move fast; later on, rare ones cost less and, on some problems, lead to
-models that generalise better than those of large batches.
-
-Rule: ``h = first`` while ``eta > drop eta_0``, then the floor of communication (`dsgd.sync.adaptive.comm_floor`).
-
-Source: Lin, Stich, Patel and Jaggi 2020 (arXiv 1808.07217), algorithm 2, which averages after every step and switches
-at the first cut of the rate to a fixed period. `dsgd.sync.PostLocalSGD` switches after a number of epochs.
-
-`QSR`: the quadratic synchronisation rule: periods that grow as the rate falls.
-
-Problem: with a small rate replicas drift little, so averages may be rarer; and on some problems rarer ones lead to
-models that generalise better.
-
-Rule, with the rate eta::
-
-    h = max(base, floor((a / eta)^2))
-
-Source: Gu, Lyu, Arora, Zhang and Huang 2024 (ICLR, arXiv 2310.14423), equation 2. Their a is tuned; by default ours is
-the one with which the rule begins at `base`. With a rate like 1 / t the period grows like t^2, up to the cap.
-
-`DynamicAveraging`: dynamic averaging: synchronise when the models have moved too far from their last average.
-
-Problem: while models hardly move, averages change nothing.
-
-Rule: ranks synchronise once ``|w_p - r|^2 > Delta``, with r the last average. Models that take h rows to move by that
-much are to synchronise every h rows::
-
-    h <- h sqrt(Delta / D),  at most twice and at least half of h
-
-with D the mean of ``|w_p - r|^2`` just before a synchronisation.
-
-Source: Kamp, Boley, Keren, Schuster and Sharfman 2014 and Kamp et al. 2018 (arXiv 1807.03210). There each rank watches
-its own condition and calls the others. Ranks that all-reduce cannot call: so ours find the period at which the
-condition is met, for the mean over ranks, and Delta is measured in squared norms of the model.
-
-**AdaComm: infrequent averages at first, frequent ones as the loss falls.**
-
-Problem: rare averages make quick progress while the loss is high, and leave a higher floor of error in the end.
-
-Rule, for interval l of training, with the loss F and the rate eta at its beginning::
-
-    tau_l = ceil(sqrt((eta_0 / eta_l) (F_l / F_0)) tau_0)
-            and half of tau_{l-1} where that is not smaller
-
-Source: Wang and Joshi 2019 (MLSys, arXiv 1810.08313), their basic rule with the variable rate. They cut wall-clock time
-into intervals of a minute and find tau_0 by search; ours are passes over the rows, since a fit may take milliseconds,
-and tau_0 is the floor of communication (`dsgd.sync.adaptive.comm_floor`).
-
-`VarianceBand`: a band for the variance of the replicas: longer periods below it, shorter periods above.
-
-Problem: a fixed period lets replicas drift far apart early on, when rates are high, and hardly at all later.
-
-Rule, with S_k the mean squared distance of the replicas from their mean and eta_k the rate, and ``C = S_0 / eta_0``
-from the first rounds::
-
-    h <- h + step   where S_k < 0.7 eta_k C
-    h <- h - step   where S_k > 1.3 eta_k C
-
-Source: Jiang and Agrawal 2020 (arXiv 2007.06134, adaptive periodic averaging), algorithm 2. They compare after every
-synchronisation and move by one minibatch; ours compares whenever ranks decide.
-
-`CommFloor`: the communication floor: the shortest period that keeps communication below a share of the time.
-
-Problem: the best period depends on the machine more than on the data: on the time of a synchronisation relative to that
-of a row. Both can be measured within a few rounds, so nobody should have to guess.
-
-Rule, with Y seconds of a row, D of a synchronisation on the wire, the target e and the floor
-``f = ceil(D (1 - e) / (e Y))``::
-
-    h <- h / 2         where the replicas are apart, or the loss has doubled
-    h <- max(h, 2 f)   where they are close
-    h <- f             else
-
-They are apart where ``S > apart |wbar|^2``, with S the mean squared distance of the models from their mean wbar, and
-close where S is a quarter of that. Averages of replicas that are close change little: their period need not be shorter
-than it is, nor than twice the floor, at which the wire takes half of the share e. A change of less than a quarter is
-left out. On shared machines the time of a synchronisation changes by a factor of ten from one moment to the next, and
-the first few rounds see only one such moment. A decision therefore at most halves the period, because too short a
-period costs much, and at most quadruples it.
-
-D does not include waiting. The longer a round is, the further apart its ranks finish, and a disturbed rank is disturbed
-as often per second in long rounds as in short ones. So a longer period does not reduce waiting.
-
-Source: Abeykoon, Fox and Kim 2019 (arXiv 1905.01219), whose synchronisations cost less with every doubling of h up to
-a floor of waiting; theirs is a sweep, the floor by a target is ours. That averages may be left out while replicas are
-close is Kamp et al. 2014; halving and doubling are ours.
-
-`BudgetedPeriod`: adaptive tau under a budget, the period that minimises a bound on the loss reached within some
-seconds.
-
-Problem: with a budget of seconds, rare synchronisation leaves time for more steps, and lets models drift apart.
-
-Rule: with seconds c of a step and b of a synchronisation, a budget of R seconds allows so many steps of period tau::
-
-    T = (R - c - b) tau / (c tau + b)
-
-From the smoothness beta, the Lipschitz constant rho and the divergence delta of the gradients and the rate eta, the gap
-between the models and the one that sees all rows is bounded by::
-
-    h(tau) = delta / beta ((eta beta + 1)^tau - 1) - eta delta tau
-
-and the next period is the tau, up to ten times the last one, that makes least::
-
-    (1 + sqrt(1 + 4 T^2 phi rho eta h(tau) / tau)) / (2 T eta phi) + rho h(tau)
-
-Estimates, with w_p the model of a rank before a synchronisation and r the one it began the round with: ``beta =
-|grad F_p(w_p) - grad F_p(r)| / |w_p - r|`` and ``rho = |F_p(w_p) - F_p(r)| / |w_p - r|`` on some rows of the rank, and
-``delta = sqrt(S) / (eta tau)`` from the mean squared distance S of the models from their mean. Of those of now and of
-the first decision the larger beta counts, since a smoothness holds everywhere, and the smaller delta, since over few
-steps S is the noise of single rows.
-
-Source: Wang, Tuor, Salonidis, Leung, Makaya, He and Chan 2019 (IEEE JSAC, arXiv 1804.05271), equations 11 and 18 and
-algorithm 2. Theirs takes the model after the average in the place of r, and delta from gradients that are sent along.
-"""
+"""Rules by which `AutoSync` chooses its next period h, in rows of the rank with the most rows."""
 
 from __future__ import annotations
 
@@ -140,6 +13,14 @@ from dsgd.validation import number
 @dataclass(frozen=True)
 class FixedPeriod(AbstractRule):
     """Synchronise every `first` rows.
+
+    Problem: what other rules gain shows alongside a period that stays.
+
+    Rule: ``h = every``. Nothing is measured and nothing is added to any message: training is that of
+    ``LocalSGD(every)``, bit for bit.
+
+    Source: Stich 2019 (local SGD); Abeykoon, Fox and Kim 2019, arXiv 1905.01219, where h is the model synchronisation
+    frequency.
 
     Parameters
     ----------
@@ -163,6 +44,14 @@ class FixedPeriod(AbstractRule):
 @dataclass(frozen=True)
 class PostLocal(AbstractRule):
     """Synchronise every `first` rows until the rate has dropped.
+
+    Problem: averages matter most while models move fast; later on, rare ones cost less and, on some problems, lead to
+    models that generalise better than those of large batches.
+
+    Rule: ``h = first`` while ``eta > drop eta_0``, then the floor of communication (`CommFloor`).
+
+    Source: Lin, Stich, Patel and Jaggi 2020 (arXiv 1808.07217), algorithm 2, which averages after every step and
+    switches at the first cut of the rate to a fixed period. `dsgd.sync.PostLocalSGD` switches after a number of epochs.
 
     Parameters
     ----------
@@ -191,6 +80,16 @@ class PostLocal(AbstractRule):
 @dataclass(frozen=True)
 class QSR(AbstractRule):
     """Lengthen the period with the inverse square of the rate.
+
+    Problem: with a small rate replicas drift little, so averages may be rarer; and on some problems rarer ones lead to
+    models that generalise better.
+
+    Rule, with the rate eta::
+
+        h = max(base, floor((a / eta)^2))
+
+    Source: Gu, Lyu, Arora, Zhang and Huang 2024 (ICLR, arXiv 2310.14423), equation 2. Their a is tuned; by default ours
+    is the one with which the rule begins at `base`. With a rate like 1 / t the period grows like t^2, up to the cap.
 
     Parameters
     ----------
@@ -224,6 +123,17 @@ _MOST = 2.0
 class DynamicAveraging(AbstractRule):
     """Let models move by a given distance between two synchronisations.
 
+    Problem: while models hardly move, averages change nothing. Rule: ranks synchronise once ``|w_p - r|^2 > Delta``,
+    with r the last average. Models that take h rows to move by that much are to synchronise every h rows::
+
+        h <- h sqrt(Delta / D),  at most twice and at least half of h
+
+    with D the mean of ``|w_p - r|^2`` just before a synchronisation.
+
+    Source: Kamp, Boley, Keren, Schuster and Sharfman 2014 and Kamp et al. 2018 (arXiv 1807.03210). There each rank
+    watches its own condition and calls the others. Ranks that all-reduce cannot call: so ours find the period at which
+    the condition is met, for the mean over ranks, and Delta is measured in squared norms of the model.
+
     Parameters
     ----------
     delta : float, default 0.1
@@ -250,6 +160,17 @@ class DynamicAveraging(AbstractRule):
 @dataclass(frozen=True)
 class AdaComm(AbstractRule):
     """Shorten the period with the square root of the loss.
+
+    Problem: rare averages make quick progress while the loss is high, and leave a higher floor of error in the end.
+
+    Rule, for interval l of training, with the loss F and the rate eta at its beginning::
+
+        tau_l = ceil(sqrt((eta_0 / eta_l) (F_l / F_0)) tau_0)
+                and half of tau_{l-1} where that is not smaller
+
+    Source: Wang and Joshi 2019 (MLSys, arXiv 1810.08313), their basic rule with the variable rate. They cut wall-clock
+    time into intervals of a minute and find tau_0 by search; ours are passes over the rows, since a fit may take
+    milliseconds, and tau_0 is the floor of communication (`CommFloor`).
 
     Parameters
     ----------
@@ -284,6 +205,17 @@ class AdaComm(AbstractRule):
 @dataclass(frozen=True)
 class VarianceBand(AbstractRule):
     """Keep the variance of the replicas, over the rate, in a band.
+
+    Problem: a fixed period lets replicas drift far apart early on, when rates are high, and hardly at all later.
+
+    Rule, with S_k the mean squared distance of the replicas from their mean and eta_k the rate, and ``C = S_0 / eta_0``
+    from the first rounds::
+
+        h <- h + step   where S_k < 0.7 eta_k C
+        h <- h - step   where S_k > 1.3 eta_k C
+
+    Source: Jiang and Agrawal 2020 (arXiv 2007.06134, adaptive periodic averaging), algorithm 2. They compare after
+    every synchronisation and move by one minibatch; ours compares whenever ranks decide.
 
     Parameters
     ----------
@@ -327,6 +259,30 @@ _MOST_TIMES_OF_FLOOR = 4.0
 class CommFloor(AbstractRule):
     """Take the smallest period whose share of communication is under the target; none shorter while replicas are close.
 
+    Problem: the best period depends on the machine more than on the data: on the time of a synchronisation relative to
+    that of a row. Both can be measured within a few rounds, so nobody should have to guess.
+
+    Rule, with Y seconds of a row, D of a synchronisation on the wire, the target e and the floor ``f = ceil(D (1 - e) /
+    (e Y))``::
+
+        h <- h / 2         where the replicas are apart, or the loss has doubled
+        h <- max(h, 2 f)   where they are close
+        h <- f             else
+
+    They are apart where ``S > apart |wbar|^2``, with S the mean squared distance of the models from their mean wbar,
+    and close where S is a quarter of that. Averages of replicas that are close change little: their period need not be
+    shorter than it is, nor than twice the floor, at which the wire takes half of the share e. A change of less than a
+    quarter is left out. On shared machines the time of a synchronisation changes by a factor of ten from one moment to
+    the next, and the first few rounds see only one such moment. A decision therefore at most halves the period, because
+    too short a period costs much, and at most quadruples it.
+
+    D does not include waiting. The longer a round is, the further apart its ranks finish, and a disturbed rank is
+    disturbed as often per second in long rounds as in short ones. So a longer period does not reduce waiting.
+
+    Source: Abeykoon, Fox and Kim 2019 (arXiv 1905.01219), whose synchronisations cost less with every doubling of h up
+    to a floor of waiting; theirs is a sweep, the floor by a target is ours. That averages may be left out while
+    replicas are close is Kamp et al. 2014; halving and doubling are ours.
+
     Parameters
     ----------
     apart : float, default 0.5
@@ -367,6 +323,32 @@ _TOO_FAR: Final = 1e100
 @dataclass(frozen=True)
 class BudgetedPeriod(AbstractRule):
     """Take the period with the best bound for a budget of seconds.
+
+    Problem: with a budget of seconds, rare synchronisation leaves time for more steps, and lets models drift apart.
+
+    Rule: with seconds c of a step and b of a synchronisation, a budget of R seconds allows so many steps of period
+    tau::
+
+        T = (R - c - b) tau / (c tau + b)
+
+    From the smoothness beta, the Lipschitz constant rho and the divergence delta of the gradients and the rate eta, the
+    gap between the models and the one that sees all rows is bounded by::
+
+        h(tau) = delta / beta ((eta beta + 1)^tau - 1) - eta delta tau
+
+    and the next period is the tau, up to ten times the last one, that makes least::
+
+        (1 + sqrt(1 + 4 T^2 phi rho eta h(tau) / tau)) / (2 T eta phi) + rho h(tau)
+
+    Estimates, with w_p the model of a rank before a synchronisation and r the one it began the round with: ``beta =
+    |grad F_p(w_p) - grad F_p(r)| / |w_p - r|`` and ``rho = |F_p(w_p) - F_p(r)| / |w_p - r|`` on some rows of the rank,
+    and ``delta = sqrt(S) / (eta tau)`` from the mean squared distance S of the models from their mean. Of those of now
+    and of the first decision the larger beta counts, since a smoothness holds everywhere, and the smaller delta, since
+    over few steps S is the noise of single rows.
+
+    Source: Wang, Tuor, Salonidis, Leung, Makaya, He and Chan 2019 (IEEE JSAC, arXiv 1804.05271), equations 11 and 18
+    and algorithm 2. Theirs takes the model after the average in the place of r, and delta from gradients that are sent
+    along.
 
     Parameters
     ----------

@@ -1,53 +1,4 @@
-"""Ranks minimise their own objectives, and prices bring their models to agree.
-
-**Consensus ADMM**: ranks minimise their own objectives, and prices bring their models to agree.
-
-Problem: averages of many local steps have a bias where ranks have rows of different kinds. A spring to the last average
-makes it smaller, and training slower (`FedProx`); ADMM makes it vanish, by a price for disagreeing.
-
-Update: minimise ``sum_p w_p f_p(x_p)`` such that all ``x_p = z``, w_p the share of the rows. With the dual vector u_p
-of each rank, in units of the model ("scaled form")::
-
-    x_p <- about the minimum of f_p(x) + (rho / 2) ||x - z + u_p||^2
-    z   <- sum_p w_p (x_p + u_p)
-    u_p <- u_p + x_p - z
-
-The minimum is looked for by the steps of a round, from where x_p is. The spring is applied every `stretch` rows (with a
-local rule, after every minibatch) as an implicit step, stable at any rate: with s the sum of the rates since the last
-time, ``x <- (x + s rho (z - u_p)) / (1 + s rho)``. Where nothing moves any more the models are equal, and ``grad f_p =
--rho u_p``, of which the weighted sum is zero: z is the minimum of the whole, however few steps a round has. What is
-left is the drift of ranks within a stretch. Training returns z.
-
-In the first exchange, when all u_p are zero, z is the mean of the models; and as the weighted sum of all u_p stays
-zero, so it is after: ADMM averages as `LocalSGD` does, but does not throw away where each rank has got to.
-
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per stretch.
-Two more vectors per rank.
-
-Source: Boyd, Parikh, Chu, Peleato and Eckstein 2011 (consensus, in scaled form), with weights; a few gradient steps in
-the place of a minimum: Ouyang, He, Tran and Gray 2013 (stochastic ADMM).
-
-**Asynchronous consensus ADMM**: a server updates the consensus as soon as some workers have arrived.
-
-Problem: in `ADMM` all ranks wait for the slowest one.
-
-Update: as in `ADMM`, but z is updated once `arrivals` workers have sent ``x_p + u_p`` (the partial barrier), if of no
-other worker the last message is `delay` updates old (the bounded delay), from what each worker has sent last::
-
-    z <- sum_p w_p (x_p + u_p as sent last)
-
-and only those that have arrived are answered. A worker sends what its sum has changed by since its last message, times
-its weight: so the server keeps one vector, whatever the number of workers. With ``arrivals`` the number of workers, or
-``delay=1``, this is `ADMM`.
-
-As with all servers, each call of ``partial_fit`` begins afresh, here without prices: let calls be of some epochs.
-
-Cost per round and worker: a message to the server and one back, `message_bytes` each. The worker keeps three more
-vectors.
-
-Source: Zhang and Kwok 2014 (S arrivals, delay tau), with sums of rows and inexact minima as in
-`ADMM`.
-"""
+"""Consensus ADMM, with a barrier or with a server: ranks minimise their own objectives, and prices make them agree."""
 
 from __future__ import annotations
 
@@ -97,6 +48,31 @@ def _pull(params: FloatVector, steps: LocalSteps, rho: float, consensus: FloatVe
 @dataclass(frozen=True)
 class ADMM(AbstractStrategy[ConsensusState], AbstractLocalTerm[ConsensusState]):
     """Let ranks minimise their own objectives, and make them agree by prices, every `every` rows.
+
+    Problem: averages of many local steps have a bias where ranks have rows of different kinds. A spring to the last
+    average makes it smaller, and training slower (`FedProx`); ADMM makes it vanish, by a price for disagreeing.
+
+    Update: minimise ``sum_p w_p f_p(x_p)`` such that all ``x_p = z``, w_p the share of the rows. With the dual vector
+    u_p of each rank, in units of the model ("scaled form")::
+
+        x_p <- about the minimum of f_p(x) + (rho / 2) ||x - z + u_p||^2
+        z   <- sum_p w_p (x_p + u_p)
+        u_p <- u_p + x_p - z
+
+    The minimum is looked for by the steps of a round, from where x_p is. The spring is applied every `stretch` rows
+    (with a local rule, after every minibatch) as an implicit step, stable at any rate: with s the sum of the rates
+    since the last time, ``x <- (x + s rho (z - u_p)) / (1 + s rho)``. Where nothing moves any more the models are
+    equal, and ``grad f_p = -rho u_p``, of which the weighted sum is zero: z is the minimum of the whole, however few
+    steps a round has. What is left is the drift of ranks within a stretch. Training returns z.
+
+    In the first exchange, when all u_p are zero, z is the mean of the models; and as the weighted sum of all u_p stays
+    zero, so it is after: ADMM averages as `LocalSGD` does, but does not throw away where each rank has got to.
+
+    Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per
+    stretch. Two more vectors per rank.
+
+    Source: Boyd, Parikh, Chu, Peleato and Eckstein 2011 (consensus, in scaled form), with weights; a few gradient steps
+    in the place of a minimum: Ouyang, He, Tran and Gray 2013 (stochastic ADMM).
 
     Parameters
     ----------
@@ -191,6 +167,22 @@ class _ConsensusHandler(AbstractServerHandler):
 @dataclass(frozen=True)
 class AsyncADMM(AbstractServerStrategy[WorkerState], AbstractLocalTerm[WorkerState]):
     """Let workers minimise their own objectives, and a server raise prices with those that have arrived.
+
+    Problem: in `ADMM` all ranks wait for the slowest one. Update: as in `ADMM`, but z is updated once `arrivals`
+    workers have sent ``x_p + u_p`` (the partial barrier), if of no other worker the last message is `delay` updates old
+    (the bounded delay), from what each worker has sent last::
+
+        z <- sum_p w_p (x_p + u_p as sent last)
+
+    Only those that have arrived are answered. A worker sends what its sum has changed by since its last message, times
+    its weight: so the server keeps one vector, whatever the number of workers. With ``arrivals`` the number of workers,
+    or ``delay=1``, this is `ADMM`.
+
+    As with all servers, each call of ``partial_fit`` begins afresh, here without prices: let calls be of some epochs.
+
+    Cost per round and worker: a message to the server and one back, `dsgd.sync.server.message_bytes` each. The worker
+    keeps three more vectors. Source: Zhang and Kwok 2014 (S arrivals, delay tau), with sums of rows and inexact minima
+    as in `ADMM`.
 
     Parameters
     ----------

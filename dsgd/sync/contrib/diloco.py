@@ -1,82 +1,7 @@
-"""Outer steps of `DiLoCo` that hide their exchanges, or wait for a quorum alone.
+"""Variants of `dsgd.sync.outer.DiLoCo` that hide their exchanges, or wait for a quorum alone.
 
-**Streaming DiLoCo**: the model in fragments, one exchange for each, beside the steps of the next round.
-
-Problem: `DiLoCo` sends rarely, but then the whole model at once, and ranks wait for it: it needs the same peak of
-bandwidth as an average after every step.
-
-Update: the model is cut into F fragments of equal length, and after every `every` rows the next of them has its turn,
-so that each is exchanged once in F rounds. For fragment f of the model x_p of a rank, y the part that all ranks had
-after its last turn, and v the shares of `dsgd.sync.period`::
-
-    delta = y - sum_q v_q x_q[f]
-    u <- beta u + delta;  y <- y - rate (delta + beta u)       (the outer step of DiLoCo)
-    x_p[f] <- (1 - mixing) y + mixing x_p[f]                   `delay` rounds later
-
-With a delay the sum is taken in a thread of its own beside the steps of the next round, so that ranks wait only where
-it takes longer than these. `mixing` is how much of its own steps since then a rank keeps. The others are lost, so that
-training takes longer: with a delay of one round and a mixing of 1/2, half of what every F-th round does to a fragment.
-If rows come in the same order in every epoch, and F has a factor in common with the rounds of an epoch, these are
-always the same rows, which then count for less: there a rate that falls does not lead to the minimum of the whole.
-
-The changes may be compressed (`dsgd.sync.compression`); each fragment has its own memory. Training returns the mean of
-the models of all ranks.
-
-With one fragment, no delay and no mixing this is `DiLoCo`, to the bit. The rounds in which things are sent and come in
-are numbered, so the same seed gives the same model, whether sums take long or not.
-
-Cost per round: one all-reduce of an F-th of the model, `dsgd.collectives.allreduce_cost`, or `compressed_cost`: in F
-rounds as many bytes as `DiLoCo` sends at once, but for the headers of messages, where both are summed in the same way.
-What is short is summed in fewer messages and more bytes. At the end one of the whole model. Three more vectors per
-rank.
-
-Source: Douillard, Donchev, Rush et al. 2025 (Streaming DiLoCo): fragments, a delay tau and a mixing factor alpha of
-1/2 or less, changes of four bits. There a delay is a few steps, and here a number of rounds; fragments are
-layers there, and here parts of the vector.
-
-**Eager DiLoCo**: the outer step of `DiLoCo` with the own change of this round and that of the others from the last one.
-
-Problem: to hide an exchange behind the local steps of a whole round, a rank must take the outer step before the sum is
-there. With the sum of the round before alone, each step is one round old, and training loses by it.
-
-Update, with y_p the model that rank p begins a round with, v the shares of `dsgd.sync.period`, and ``d_p = v_p (y_p -
-x_p)`` what p adds to the mean change of a round; what is marked ' is from the round before::
-
-    g_p = d_p + sum_{q != p} d'_q
-    u_p <- beta u_p + g_p;  y_p <- y_p - rate (g_p + beta u_p)
-
-Every change of every rank comes into all models once, the own one at once and those of others a round later: so models
-of ranks differ by no more than their last changes. With rate 1 and beta 0, ``y_p = x_0 - (sum of all changes but those
-of the last round) - d_p``. The sum is taken in a thread of its own beside the steps of the next round. Training returns
-the mean of the models, as it is once the last changes of others have come too.
-
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, beside the steps of the next round. In
-the end there is one more, in place of the last. Four more vectors per rank.
-
-Source: Kale, Douillard and Donchev 2025 (eager updates), with equal shares.
-
-**Decoupled DiLoCo**: a server takes outer steps with the changes of as many workers as a quorum has.
-
-Problem: in `DiLoCo` all ranks wait for the slowest one, and none can go on while another is away.
-
-Update: after `every` rows of its own steps a worker sends what it has changed, ``d_p = y_p - x_p``, with y_p the model
-that it has had from the server, and waits. As soon as `quorum` workers have sent theirs, the server, which serves W
-workers with rows, takes a Nesterov step and answers those that wait with the new model; the others come into a later
-step, with changes from an older model::
-
-    g = (1 / W) sum of the changes that have come
-    u <- beta u + g;  x <- x - rate (g + beta u)
-
-No change is dropped, and each counts for a W-th, so that a small quorum takes many small steps. With a quorum of all
-workers every step is that of `DiLoCo` where ranks have as many rows. In the last round of an epoch the server does not
-wait for more than there are. Its momentum is in no checkpoint: training that resumes begins with none.
-
-Cost per round and worker: a message to the server and one back, `dsgd.sync.server.message_bytes` each. The server keeps
-three vectors, a worker one more.
-
-Source: the asynchronous learners and quorum of Decoupled DiLoCo (Google DeepMind 2026), without its fragments, grace
-windows and radial averages; changes from older models as in Liu, Chhaparia, Douillard et al. 2024 (asynchronous local
-SGD).
+All take its outer step, with v the shares of `dsgd.sync.period`: the class of a variant says what it sends, and when
+the result arrives.
 """
 
 from __future__ import annotations
@@ -127,6 +52,38 @@ class StreamingState:
 @dataclass(frozen=True)
 class StreamingDiLoCo(AbstractStrategy[StreamingState], AbstractBeside[StreamingState]):
     """Take outer steps of one fragment of the model after the other, every `every` rows.
+
+    Problem: `DiLoCo` sends rarely, but then the whole model at once, and ranks wait for it: it needs the same peak of
+    bandwidth as an average after every step.
+
+    Update: the model is cut into F fragments of equal length, and after every `every` rows the next of them has its
+    turn, so that each is exchanged once in F rounds. For fragment f of the model x_p of a rank, y the part that all
+    ranks had after its last turn, and v the shares of the ranks (`dsgd.sync.period`)::
+
+        delta = y - sum_q v_q x_q[f]
+        u <- beta u + delta;  y <- y - rate (delta + beta u)       (the outer step of DiLoCo)
+        x_p[f] <- (1 - mixing) y + mixing x_p[f]                   `delay` rounds later
+
+    With a delay the sum is taken in a thread of its own alongside the steps of the next round, so that ranks wait only
+    where it takes longer than these. `mixing` is how much of its own steps since then a rank keeps. The others are
+    lost, so that training takes longer: with a delay of one round and a mixing of 1/2, half of what every F-th round
+    does to a fragment. If rows come in the same order in every epoch, and F has a factor in common with the rounds of
+    an epoch, these are always the same rows, which then count for less: there a rate that falls does not lead to the
+    minimum of the whole.
+
+    The changes may be compressed (`dsgd.sync.compression`); each fragment has its own memory. Training returns the mean
+    of the models of all ranks. With one fragment, no delay and no mixing this is `DiLoCo`, to the bit. The rounds in
+    which things are sent and come in are numbered, so the same seed gives the same model, whether sums take long or
+    not.
+
+    Cost per round: one all-reduce of an F-th of the model, `dsgd.collectives.allreduce_cost`, or `compressed_cost`: in
+    F rounds as many bytes as `DiLoCo` sends at once, but for the headers of messages, where both are summed in the same
+    way. What is short is summed in fewer messages and more bytes. At the end one of the whole model. Three more vectors
+    per rank.
+
+    Source: Douillard, Donchev, Rush et al. 2025 (Streaming DiLoCo): fragments, a delay tau and a mixing factor alpha of
+    1/2 or less, changes of four bits. There a delay is a few steps, and here a number of rounds; fragments are layers
+    there, and here parts of the vector.
 
     Parameters
     ----------
@@ -271,6 +228,24 @@ class EagerState(AbstractRejoining):
 class EagerDiLoCo(AbstractStrategy[EagerState], AbstractBeside[EagerState]):
     """Take a Nesterov step along the own change of a round and those of the others from the one before.
 
+    Problem: to hide an exchange behind the local steps of a whole round, a rank must take the outer step before the sum
+    is there. With the sum of the round before alone, each step is one round old, and training loses by it.
+
+    Update, with y_p the model that rank p begins a round with, v the shares of `dsgd.sync.period`, and ``d_p = v_p (y_p
+    - x_p)`` what p adds to the mean change of a round; what is marked ' is from the round before::
+
+        g_p = d_p + sum_{q != p} d'_q
+        u_p <- beta u_p + g_p;  y_p <- y_p - rate (g_p + beta u_p)
+
+    Every change of every rank comes into all models once, the own one at once and those of others a round later: so
+    models of ranks differ by no more than their last changes. With rate 1 and beta 0, ``y_p = x_0 - (sum of all changes
+    but those of the last round) - d_p``. The sum is taken in a thread of its own alongside the steps of the next round.
+    Training returns the mean of the models, as it is once the last changes of others have come too.
+
+    Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, alongside the steps of the next
+    round. In the end there is one more, in place of the last. Four more vectors per rank. Source: Kale, Douillard and
+    Donchev 2025 (eager updates), with equal shares.
+
     Parameters
     ----------
     every : int, default 2048
@@ -387,6 +362,27 @@ class _OuterHandler(AbstractServerHandler):
 @dataclass(frozen=True)
 class DecoupledDiLoCo(AbstractServerStrategy[DecoupledState]):
     """Let a server take Nesterov steps with the changes of a quorum of workers.
+
+    Problem: in `DiLoCo` all ranks wait for the slowest one, and none can go on while another is away.
+
+    Update: after `every` rows of its own steps a worker sends what it has changed, ``d_p = y_p - x_p``, with y_p the
+    model that it has had from the server, and waits. As soon as `quorum` workers have sent theirs, the server, which
+    serves W workers with rows, takes a Nesterov step and answers those that wait with the new model; the others come
+    into a later step, with changes from an older model::
+
+        g = (1 / W) sum of the changes that have come
+        u <- beta u + g;  x <- x - rate (g + beta u)
+
+    No change is dropped, and each counts for a W-th, so that a small quorum takes many small steps. With a quorum of
+    all workers every step is that of `DiLoCo` where ranks have as many rows. In the last round of an epoch the server
+    does not wait for more than there are. Its momentum is in no checkpoint: training that resumes begins with none.
+
+    Cost per round and worker: a message to the server and one back, `dsgd.sync.server.message_bytes` each. The server
+    keeps three vectors, a worker one more.
+
+    Source: the asynchronous learners and quorum of Decoupled DiLoCo (Google DeepMind 2026), without its fragments,
+    grace windows and radial averages; changes from older models as in Liu, Chhaparia, Douillard et al. 2024
+    (asynchronous local SGD).
 
     Parameters
     ----------
