@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, field, fields
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -179,18 +179,41 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Raise `InvalidParameterError` if a field is not what it declares."""
-        kind: Any = type(self)
-        for each in fields(self):  # type: ignore[arg-type]  # a dataclass, as only these call it
-            where, value, text = f"{kind.__name__}({each.name}=...)", getattr(self, each.name), str(each.type)
-            if "within" in each.metadata:
-                bounds = each.metadata["within"].items()
-                within = {key: getattr(self, bound) if isinstance(bound, str) else bound for key, bound in bounds}
-                if value is not None or "None" not in text:
-                    check_number(where, value, integer="int" in text, **within)
-            elif text in ("bool", str(bool)):
-                check_bool(where, value)
-            elif words := _words_of(kind).get(each.name):
-                check_choice(where, value, words)
+        for name, where, check in _checks_of(type(self)):
+            check(self, where, getattr(self, name))
+
+
+@cache
+def _checks_of(kind: type[Any]) -> tuple[tuple[str, str, Callable[[Any, str, Any], None]], ...]:
+    """Return what fields declare: their names, what errors call them, and a check of the part and the value."""
+    words, found = _words_of(kind), []
+    for each in fields(kind):
+        where, text = f"{kind.__name__}({each.name}=...)", str(each.type)
+        check: Callable[[Any, str, Any], None]
+        if "within" in each.metadata:
+            check = partial(_check_within, each.metadata["within"], "int" in text, "None" in text)
+        elif text in ("bool", str(bool)):
+            check = _check_flag
+        elif each.name in words:
+            check = partial(_check_words, words[each.name])
+        else:
+            continue
+        found.append((each.name, where, check))
+    return tuple(found)
+
+
+def _check_within(bounds: Mapping[str, Any], integer: bool, optional: bool, part: Any, where: str, value: Any) -> None:
+    if value is not None or not optional:
+        within = {key: getattr(part, bound) if isinstance(bound, str) else bound for key, bound in bounds.items()}
+        check_number(where, value, integer=integer, **within)
+
+
+def _check_flag(part: Any, where: str, value: Any) -> None:
+    check_bool(where, value)
+
+
+def _check_words(words: tuple[Any, ...], part: Any, where: str, value: Any) -> None:
+    check_choice(where, value, words)
 
 
 @cache

@@ -30,6 +30,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -262,6 +263,7 @@ class EveryRows(AbstractPeriod):
     per_weight: float = number(0.0, low=0)
 
     @classmethod
+    @lru_cache(maxsize=64, typed=True)
     def chosen(cls, every: int | None) -> EveryRows:
         """Return the period of a strategy whose `every` this is; None is 1024 rows, and more if they are sparse."""
         return cls(per_weight=ENTRIES_PER_WEIGHT) if every is None else cls(every)

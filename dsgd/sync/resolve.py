@@ -10,7 +10,7 @@ A package of its own makes its strategies known by names of their own, with entr
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from dsgd.errors import InvalidParameterError
 from dsgd.named import part_of
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.local import LocalSGD
+
+_DEFAULT: Final = LocalSGD(rates="pooled")
 
 
 def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[Any]:
@@ -56,7 +58,7 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     if isinstance(sync, AbstractStrategy):
         return sync
     if sync is None:
-        return LocalSGD(rates="pooled")
+        return _DEFAULT
     if isinstance(sync, (int, np.integer)) and not isinstance(sync, bool):
         return LocalSGD(every=int(sync))
     from dsgd.sync.names import STRATEGIES, STRATEGY_KIND  # all strategies: most fits need one, and that is named above
