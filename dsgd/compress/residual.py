@@ -151,8 +151,8 @@ class GTopK(AbstractSparse[GTopKMemory]):
     steps all ranks have the same k entries, which are the sum. Entries that a merge drops go back to a memory:
 
     - ``"conserving"``: the rank that merges, of several the lowest, adds it to its memory. Nothing is lost.
-    - ``"put-back"``, as published: a rank takes back those of its own entries that are not among the last k. An entry that
-      was dropped in one branch of the tree and came in by another is then neither applied nor kept.
+    - ``"put-back"``, as published: a rank takes back those of its own entries that are not among the last k. An entry
+      that was dropped in one branch of the tree and came in by another is then neither applied nor kept.
 
     Training may begin with larger densities, as published: one in four entries, then fewer from epoch to epoch. Cost
     per rank: by a butterfly log2 P messages of k entries; by a tree as many up and as many down. `route` chooses; a
