@@ -12,7 +12,7 @@ wait for one, all of them leave; the next time it is another that comes last to 
 round of a hundred microseconds takes milliseconds. So threads sleep, and move, without the interpreter.
 
 A bed is memory of `BED_WORDS` words of 64 bits: a ``struct pollfd`` for a socket that does not block, its descriptor
-once more, and room for what is read or asked. The peer that rings is `dsgd.kernels.atomics.ring_if_asleep`. Cost: a
+once more, and room for what is read or asked. The peer that rings is `ring_if_asleep`. Cost: a
 wake-up, some tens of microseconds; a move about ten.
 
 **Memory of another process** of the same user. Data that passes through shared memory of two processes is copied in and
@@ -20,7 +20,7 @@ out again. Linux can copy it once, straight from source to destination, if it le
 other. Debuggers do that too, so a hardened system (Yama's ``ptrace_scope``), another user namespace or a filter of
 system calls may forbid it.
 
-Cost: one system call and, per page of 4 KB, a look into the page table of the other process. Source:
+Cost: one system call and, per page of 4 KB, a lookup in the page table of the other process. Source:
 ``process_vm_readv(2)``, the cross memory attach of Linux 3.2.
 """
 

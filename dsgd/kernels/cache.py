@@ -5,8 +5,8 @@ file, and by nothing else: not by a comment, the time of a file, or where it lie
 
 Python has compiled each module already. The stamp of a kernel covers the byte code, without line numbers and
 docstrings, of its module and of those of the functions, classes and types that it names, and so on for the functions.
-With a module come its decorators, and so the options of the compiler and what is taught to it there. Numbers and texts
-that a function finds elsewhere are covered by their values.
+With a module come its decorators, and so the options of the compiler and what it is extended by there. Numbers and
+texts that a function finds elsewhere are covered by their values.
 """
 
 from __future__ import annotations

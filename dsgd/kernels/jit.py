@@ -184,7 +184,7 @@ if config.DISABLE_JIT:
 
 #: ``part()`` compiles a part of a kernel, and takes options of Numba's such as ``fastmath``. It has no entry in the
 #: cache of its own: a kernel's entry holds everything that it calls. Nor has it a wrapper for Python, which would take
-#: a tenth of all compiling, or machine code (`dsgd.kernels.jit`): there it runs as it is written.
+#: a tenth of all compiling, or machine code (`_PartLibrary`): there it runs as it is written.
 part: Final[Callable[..., Any]] = partial(register_jitable, pipeline_class=PartCompiler, **_OPTIONS)
 
 

@@ -45,7 +45,7 @@ class SGDState(AbstractState):
       rank's own: averaging models leaves it alone.
     - `order`, shape (2, n_blocks + 1): the order in which the present epoch walks the rows, see `dsgd.local.shard`.
     - `suffix`, shape (n_params + 2,) or (0,): sums over the last models of the present epoch, where their mean is
-      made; see `dsgd.local.sgd_state`.
+      made.
     """
 
     counters: FloatVector

@@ -1,11 +1,10 @@
 """Searches over parameters that share the work between candidates and folds.
 
-`SGDSearchCV` trains all candidates on all folds in one pass over the rows: `candidates` turns parameters into columns,
-`training` trains these, `scoring` scores the models, `race` drops candidates, and `ranks` does it on a cluster.
-`SVMSearchCV` solves the C of a kernel SVM one from another: `chains` says which candidates make a chain, and solves it.
-`base` is what both have of scikit-learn's searches, and `results` makes the table. Called by users;
-`dsgd.local.columns` has the panels, `dsgd.kernels.columns` the steps, and `dsgd.svm.path` the paths. Start with
-`search` or `svm_search`.
+`SGDSearchCV` trains all candidates on all folds in one pass over the rows: `training` turns parameters into columns and
+trains these, `scoring` scores the models and drops candidates, and `ranks` does it on a cluster. `SVMSearchCV` solves
+the C of a kernel SVM one from another: `svm_search` says which candidates make a chain, and solves it. `base` is what
+both have of scikit-learn's searches, the table of results included. Called by users; `dsgd.local.columns` has the
+panels, `dsgd.kernels.columns` the steps, and `dsgd.svm.path` the paths. Start with `search` or `svm_search`.
 """
 
 from dsgd.model_selection.search import SGDSearchCV

@@ -474,7 +474,7 @@ _NOTHING: Final = np.zeros(streams.N_STATE, dtype=np.int64)
 def pump(out: Ring | None, source: Ring | None, n_polls: int = 0, *, until_arrived: bool = False) -> int:
     """Move the frame that is due to one neighbour and that from another, until both are through or nothing moves.
 
-    - returned: A code of `dsgd.comm.memory.streams`: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
+    - returned: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
     """
     out_state, outgoing = (_NOTHING, 0) if out is None else (out.state, out.address_out)
     in_state, incoming = (_NOTHING, 0) if source is None else (source.state, source.address_in)

@@ -64,7 +64,7 @@ class Link:
     one ``recvmsg`` into both: the receiver knows the size that must come.
 
     Pieces of frames are sent and received at the same time, without waiting, by a system call each, or two on a wrapped
-    socket (TLS): that has no calls that do not wait: it is asked only when the system has something for it.
+    socket (TLS), which has no calls that do not wait: it is read only when the system has something for it.
     `dsgd.comm.frame_exchange` moves whole frames by these.
     """
 

@@ -1,8 +1,7 @@
 """Topologies: which ranks exchange in a round, as pure functions of rank, number of ranks and round.
 
-`graphs` has the topologies, `regular` draws random ones, `mixing` has the weights with which neighbours are averaged,
-`matching` the order in which they exchange, `machines` the links inside machines that are sold. No rank is needed to
-ask any of them. Called by strategies, collectives and the simulator. Begin with `graphs`.
+`graphs` has the topologies, `mixing` the weights with which neighbours are averaged and the order in which they
+exchange. No rank is needed to call either. Called by strategies, collectives and the simulator. Begin with `graphs`.
 """
 
 from dsgd.comm.topology.graphs import (

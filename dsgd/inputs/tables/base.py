@@ -104,8 +104,8 @@ def wrong_kind(name: object, what: str, why: object) -> InvalidDataError:
 class ArrayTable:
     """An array of two dimensions.
 
-    Such rows of objects have columns without types: a column is what all its values are; objects are coded one by one.
-    Columns are named by scikit-learn's rule.
+    Where it holds objects, numbers or any other, columns have no types: a column is what all its values are; objects
+    are coded one by one. Columns are named by scikit-learn's rule.
     """
 
     def __init__(self, array: AnyArray, names: list[Any] | None = None) -> None:

@@ -1,8 +1,8 @@
 """The client's side of a job: planning, admission, watching, and recovery after failures.
 
-`job` runs a whole job, `job_handle` is the job as the scheduler sees it, `blocks` the rows it trains on. `recovery` and
-`policy` decide how it continues when a worker is lost, and `client` chooses the cluster. `cluster` knows which workers
-can run ranks, and bounds waits for them. Estimators call it through `dsgd.runtime.run_on_cluster`. Begin with `job`.
+`job` runs a whole job, `job_handle` is the job as the client sees it. `recovery` decides how it continues when a worker
+is lost, and `client` chooses the cluster. `cluster` knows which workers can run ranks, and bounds waits for them.
+Estimators call it through `dsgd.runtime.run_on_cluster`. Begin with `job`.
 """
 
 __all__: list[str] = []

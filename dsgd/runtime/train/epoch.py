@@ -2,7 +2,7 @@
 
 The message holds losses, the objective of every output, row counts, the non-finite flag, replica dispersion, validation
 sums, wishes to keep the state, and whether anybody wants training to end. All ranks read the same sums and so take the
-same decision to stop; none can be left waiting for a round that a peer does not begin. Beside them each rank says where
+same decision to stop; none can be left waiting for a round that a peer does not begin. With them each rank says where
 its time went, which rank 0 alone hears (`dsgd.collectives.algorithms.trees`).
 
 Cost: two messages a rank, whatever the number of ranks; they are control, and no part of what a method costs.
@@ -193,7 +193,7 @@ def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
     has converged. Of no use is only one that is right no more often than by the largest class, and whose loss does not
     fall.
 
-    Cost: a look at some targets of a rank. Of a fit that seems to diverge two more over some rows, and no message.
+    Cost: a pass over some targets of a rank. Of a fit that seems to diverge two more over some rows, and no message.
     """
     job, shard, history = run.job, run.data.shard, run.at.history
     optimizer: Any = job.optimizer
