@@ -1,7 +1,7 @@
 """Compressors of the vectors that ranks exchange: one file for each family.
 
-Collectives and strategies call them. Begin with `base`, then `quantise`; `ErrorFeedback` of `base` sends later
-what another leaves out.
+Collectives and strategies call them. Begin with `base`, then `quantise`; `ErrorFeedback` of `base` sends later what
+another leaves out.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Problem: methods that mix models between neighbours instead of over everybody ne
 rank without a message, and known before there is a connection, so that it can be drawn, simulated and tested.
 
 Update: a graph names the peers that a rank sends to and receives from in a round; `dsgd.comm.topology.mixing` says with
-which weights. Cost per round: a rank sends one message per peer it sends to, in the order found
-there.
+which weights. Cost per round: a rank sends one message per peer it sends to, in the order found there.
 
 Source: Assran, Loizou, Ballas and Rabbat 2019 (exponential graph); Lian, Zhang, Zhang and Liu 2018 (bipartite pairs).
 """
