@@ -1,32 +1,4 @@
-"""What every wire is: exchanges, mailboxes, and collectives that a wire runs itself.
-
-The interface of every transport.
-
-**Messages between two ranks whose sender does not wait for the receiver.**
-
-Problem: `AbstractTransport.exchange` needs both ranks at the same time. Asynchronous methods need the opposite: a rank
-sends a message and continues; the receiver checks now and then for messages, and takes them when it is ready.
-
-`post` copies the array and returns. At most `MAX_OUTSTANDING` frames of a rank wait for one peer: a rank that posts
-more waits until one has left, so memory is bounded however slow the peer is. `poll` and `poll_any` look, `wait_any`
-waits, `take` fills an array with the oldest frame of a rank. Frames of one rank to another stay in order and are
-numbered and checked like all others; every wait has a deadline and ends when the job stops.
-
-The mailboxes of a gang have connections of their own, separate from its transport, so that a frame that is not taken
-yet never delays a collective. They may connect more ranks than the transport, since servers take part in no collective.
-
-Cost per frame: one copy more than `exchange`. Bytes and messages are counted when a frame is posted; copying and
-sending is charged to wire, waiting for a frame that has not come yet, or for room, to wait.
-
-**Collectives that a wire runs for the ranks, instead of being asked for one message after another.**
-
-Problem: on a wire that takes no real time, a simulated one, a collective of a thousand ranks is ten thousand calls of
-`AbstractTransport.exchange`, each with a turn of its own, for a result that is known once all have begun.
-
-Such a wire is told what the messages of all ranks would be, a `Schedule`, and how the result of all is made of what
-each has. Network cards that reduce vectors are told the same (collective offload).
-
-"""
+"""What every wire is: exchanges, mailboxes, and collectives that a wire runs itself."""
 
 from __future__ import annotations
 
@@ -144,7 +116,23 @@ MAX_OUTSTANDING: Final = 8
 
 
 class AbstractMailbox(ABC):
-    """Sends frames without waiting for the receiver; used by the thread of its rank alone."""
+    """Sends frames without waiting for the receiver; used by the thread of its rank alone.
+
+    Problem: `AbstractTransport.exchange` needs both ranks at the same time. Asynchronous methods need the opposite: a
+    rank sends a message and continues; the receiver checks now and then for messages, and takes them when it is ready.
+
+    `post` copies the array and returns. At most `MAX_OUTSTANDING` frames of a rank wait for one peer: a rank that posts
+    more waits until one has left, so memory is bounded however slow the peer is. `poll` and `poll_any` check,
+    `wait_any` waits, `take` fills an array with the oldest frame of a rank. Frames of one rank to another stay in order
+    and are numbered and checked like all others; every wait has a deadline and ends when the job stops.
+
+    The mailboxes of a gang have connections of their own, separate from its transport, so that a frame that is not
+    taken yet never delays a collective. They may connect more ranks than the transport, since servers take part in no
+    collective.
+
+    Cost per frame: one copy more than `exchange`. Bytes and messages are counted when a frame is posted; copying and
+    sending is charged to wire, waiting for a frame that has not come yet, or for room, to wait.
+    """
 
     rank: int
     size: int
@@ -254,7 +242,14 @@ class Call(NamedTuple):
 
 
 class Offload(Protocol):
-    """Runs the collectives of one rank."""
+    """Runs the collectives of one rank.
+
+    Problem: on a wire that takes no real time, a simulated one, a collective of a thousand ranks is ten thousand calls
+    of `AbstractTransport.exchange`, each with a turn of its own, for a result that is known once all have begun.
+
+    Such a wire is given what the messages of all ranks would be, a `Schedule`, and how the result of all is made of
+    what each has. Network cards that reduce vectors are given the same (collective offload).
+    """
 
     def __call__(self, call: Call) -> None:
         """Return when the result is there."""

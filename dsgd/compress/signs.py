@@ -36,8 +36,7 @@ class Sign(AbstractMemoryless):
     Update: ``decode(encode(v)) = mean(|v|) sign(v)``, a contraction, so that with error feedback SGD converges
     (EF-SGD). The sign of zero is plus. Cost per payload of n entries: one bit an entry, and one number.
 
-    Source: Karimireddy, Rebjock, Stich and Jaggi 2019 (EF-SGD; there are convex functions on which signSGD without
-    feedback does not converge).
+    Source: Karimireddy, Rebjock, Stich and Jaggi 2019 (EF-SGD).
     """
 
     needs_feedback = True
@@ -82,6 +81,7 @@ class MajorityVote(AbstractCompressor[VoteMemory]):
     (`dsgd.collectives.compressed_mean`).
 
     A vote knows no lengths: its step is as long near the optimum as far from it, so the rate must fall.
+    There are convex functions on which it does not converge without feedback (Karimireddy et al. 2019).
 
     Source: Bernstein, Wang, Azizzadenesheli and Anandkumar 2018 (signSGD, majority vote, Signum).
 

@@ -1,16 +1,4 @@
-"""Validation rows: given, or split off.
-
-The rows that early stopping holds out: those of scikit-learn for the same ``random_state``.
-
-**Validation rows that the user gives, and the score of a model on them.**
-
-Problem: rows that are held out are spread over the ranks, and of many measures (the area under a curve, F1) the ranks
-cannot add up parts.
-
-Method: rows that the user gives stay together and go to rank 0, which scores the model after every epoch with
-scikit-learn's own code. At that moment all ranks can make the same model, so a score does not depend on where ranks
-are. The others wait for it, as for everything at the end of an epoch.
-"""
+"""Validation rows: given, or split off."""
 
 from __future__ import annotations
 
@@ -108,7 +96,15 @@ def split_off(estimator: Any, rows: tuple[Any, Any, Any]) -> tuple[tuple[Any, An
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Validation rows and what scores a model on them; a `dsgd.runtime.train.job.Validation`."""
+    """Validation rows and what scores a model on them; a `dsgd.runtime.train.job.Validation`.
+
+    Problem: rows that are held out are spread over the ranks, and of many measures (the area under a curve, F1) the
+    ranks cannot add up parts.
+
+    Method: rows that the user gives stay together and go to rank 0, which scores the model after every epoch with
+    scikit-learn's own code. At that moment all ranks can make the same model, so a score does not depend on where ranks
+    are. The others wait for it, as for everything at the end of an epoch.
+    """
 
     model_of: Callable[[FloatVector, Mapping[str, AnyArray]], Any]
     scorer: Callable[..., float]

@@ -1,36 +1,27 @@
 """Words that threads and processes share: atomic operations, sleep, and memory of other processes.
 
-**Atomic loads, stores and additions on memory that several threads or processes share.**
-
-Problem: ranks that share memory use a counter to announce data. Compilers and processors may reorder plain reads and
-writes (ARM does, LLVM does everywhere), so a peer could see the counter before the data.
+**Atomic operations.** Ranks that share memory use a counter to announce data. Compilers and processors may reorder
+plain reads and writes (ARM does, LLVM does everywhere), so a peer could see the counter before the data.
 
 Memory is addressed by number, since Numba has neither pointers nor atomic access through them; words are 64 bits wide
 and aligned. A release write is visible only after all writes before it, and no read after an acquire read is done
-before it; on x86 both are plain moves.
+before it; on x86 both are plain moves. Source: C11 (ISO/IEC 9899:2011), 5.1.2.4 and 7.17.3.
 
-Source: C11 (ISO/IEC 9899:2011), 5.1.2.4 and 7.17.3.
-
-**Where a thread sleeps inside compiled code, and how it leaves a core that it shares.**
-
-Problem: a thread that leaves a kernel to sleep has to wait for the interpreter lock before it can go on. If fifteen
+**Sleep.** A thread that leaves a kernel to sleep has to wait for the interpreter lock before it can go on. If fifteen
 wait for one, all of them leave; the next time it is another that comes last to the lock, and all wait for that one: a
 round of a hundred microseconds takes milliseconds. So threads sleep, and move, without the interpreter.
 
 A bed is memory of `BED_WORDS` words of 64 bits: a ``struct pollfd`` for a socket that does not block, its descriptor
-once more, and room for what is read or asked. The peer that rings is `dsgd.kernels.atomics.ring_if_asleep`.
+once more, and room for what is read or asked. The peer that rings is `ring_if_asleep`. Cost: a
+wake-up, some tens of microseconds; a move about ten.
 
-Cost: a wake-up, some tens of microseconds; a move about ten.
+**Memory of another process** of the same user. Data that passes through shared memory of two processes is copied in and
+out again. Linux can copy it once, straight from source to destination, if it lets one process read the memory of the
+other. Debuggers do that too, so a hardened system (Yama's ``ptrace_scope``), another user namespace or a filter of
+system calls may forbid it.
 
-**Reading the memory of another process of the same user.**
-
-Problem: data that passes through shared memory of two processes is copied in and out again. Linux can copy it once,
-straight from source to destination, if it lets one process read the memory of the other. Debuggers do that too, so a
-hardened system (Yama's ``ptrace_scope``), another user namespace or a filter of system calls may forbid it.
-
-Cost: one system call and, per page of 4 KB, a look into the page table of the other process.
-
-Source: ``process_vm_readv(2)``, the cross memory attach of Linux 3.2.
+Cost: one system call and, per page of 4 KB, a lookup in the page table of the other process. Source:
+``process_vm_readv(2)``, the cross memory attach of Linux 3.2.
 """
 
 from __future__ import annotations

@@ -1,23 +1,12 @@
 """The cache of compiled kernels, and stamps of what they are made from.
 
-**What the machine code of a kernel was made of, as a text.**
-
-Problem: machine code that is kept on disk must be thrown away when anything that it was made of changes, in whatever
+**Stamps.** Machine code that is kept on disk must be thrown away when anything that it was made of changes, in whatever
 file, and by nothing else: not by a comment, the time of a file, or where it lies.
 
-Method: Python has compiled each module already. The stamp of a kernel covers the byte code, without line numbers and
+Python has compiled each module already. The stamp of a kernel covers the byte code, without line numbers and
 docstrings, of its module and of those of the functions, classes and types that it names, and so on for the functions.
-With a module come its decorators, and so the options of the compiler and what is taught to it there. Numbers and texts
-that a function finds elsewhere are covered by their values.
-
-**Machine code of kernels on disk, which any copy of the same code finds.**
-
-Problem: Numba keeps machine code beside each file, under its line number and as old as the file. Every checkout, image,
-wheel and virtual environment compiles all kernels again, for minutes, and so does whoever has touched a file.
-
-Method: a kernel is kept under a digest of what it was made of (`dsgd.kernels.cache`), the types of its arguments, the
-options of the compiler, its version and the processor, in a folder of the user. Nothing there is ever out of date. What
-nobody has used for months is removed. A package can carry kernels for a kind of processors; they are looked for last.
+With a module come its decorators, and so the options of the compiler and what it is extended by there. Numbers and
+texts that a function finds elsewhere are covered by their values.
 """
 
 from __future__ import annotations
@@ -162,7 +151,16 @@ def kernel_folder() -> Path | None:
 
 
 class KernelCache:
-    """The compiled forms of one function, in the place of Numba's own cache of it."""
+    """The compiled forms of one function, in the place of Numba's own cache of it.
+
+    Problem: Numba keeps machine code alongside each file, under its line number and as old as the file. Every checkout,
+    image, wheel and virtual environment compiles all kernels again, for minutes, and so does whoever has touched a
+    file.
+
+    Method: a kernel is kept under a digest of what it was made of (`stamp_of`), the types of its arguments, the options
+    of the compiler, its version and the processor, in a folder of the user. Nothing there is ever out of date. What
+    nobody has used for months is removed. A package can carry kernels for a kind of processors; they are tried last.
+    """
 
     def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
         self._function, self._options = function, sorted(options.items())

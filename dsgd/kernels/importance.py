@@ -1,36 +1,30 @@
 """Steps on rows that are drawn by importance, from a tree of sums.
 
-**A sum tree in one array: weights that change one at a time, and draws in proportion to them, in O(log n) each.**
-
-Problem: to draw one of n rows with a probability proportional to a weight, while each step changes one of the weights.
-
-Method: level 0 holds the weights; an entry of the level above is the sum of eight neighbours, which share a cache line.
-The top level has eight entries at most. A draw goes down from the top, a change goes up from its weight. A sum is added
-up again from its eight entries and never changed by a difference: the tree is a function of the weights, to the bit,
-and rounding does not build up.
-
-Cost: 8 n / 7 numbers of float64, and log_8(n) lines of memory for a draw or a change. The source of
-`dsgd.kernels.importance` has a red-black tree for the same bound; weights have fixed places here, so nothing needs to
-be rebalanced.
-
-**Importance sampling: rows drawn in proportion to the gradients they had when they were last seen.**
-
-Problem: with uniform rows the noise of a step is the mean square of the rows' gradients, which a few outliers
-dominate; drawn in proportion to their norms it is the square of their mean, which may be n times less.
+With uniform rows the noise of a step is the mean square of the rows' gradients, which a few outliers dominate; drawn in
+proportion to their norms it is the square of their mean, which may be n times less.
 
 Update, with h_i the last seen norm of the gradient of row i, and the share theta of uniform draws::
 
     p_i = (1 - theta) h_i / sum(h) + theta / n;   draw i;   w <- w - eta grad_i / (n p_i);   h_i <- norm(grad_i)
 
-so that the expected step is that of the mean gradient, whatever h is. As in the source, h_i is set only if the draw
-was a uniform one. The norm of a row's gradient is ``weight |slope| sqrt(|x|^2 + 1)``, over the outputs together where
-there are several: one draw serves them all, and a row is read once. The penalty has no part in it.
+So the expected step is that of the mean gradient, whatever h is. As in the source, h_i is set only if the draw was a
+uniform one. The norm of a row's gradient is ``weight |slope| sqrt(|x|^2 + 1)``, over the outputs together where there
+are several: one draw serves them all, and a row is read once. The penalty has no part in it.
 
-The first epoch visits every row once, in the order of an epoch, and fills h. Later ones draw as many rows as there
-are. `AHEAD` draws are made together, from h as it is before the first of their steps: then their rows come from memory
+The first epoch visits every row once, in the order of an epoch, and fills h. Later ones draw as many rows as there are.
+`AHEAD` draws are made together, from h as it is before the first of their steps: then their rows come from memory
 meanwhile. They stay unbiased, since p_i is that of the draw.
 
-Cost: eight bytes a row and a seventh more (`dsgd.kernels.importance`); O(log n) a step.
+**The tree.** To draw one of n rows with a probability proportional to a weight, while each step changes one of the
+weights.
+
+Level 0 holds the weights; an entry of the level above is the sum of eight neighbours, which share a cache line. The top
+level has eight entries at most. A draw goes down from the top, a change goes up from its weight. A sum is added up
+again from its eight entries and never changed by a difference: the tree is a function of the weights, to the bit, and
+rounding does not build up.
+
+Cost: 8 n / 7 numbers of float64, and log_8(n) lines of memory for a draw or a change. Weights have fixed places, so
+nothing needs to be rebalanced.
 
 Source: El Hanchi and Stephens 2020 (Adaptive importance sampling for finite-sum optimization); El Hanchi, Stephens and
 Maddison 2022 (Stochastic reweighted gradient descent), whose red-black tree is for the same bound.

@@ -1,30 +1,4 @@
-"""Compiling kernels: once, in turn, and with the cache of this package.
-
-**Compiling what only becomes a part of kernels: without machine code of its own.**
-
-Problem: Numba makes every function that a kernel calls fit to be called by itself. It is optimised and turned into
-machine code, then linked into the kernel and optimised once more with all around it. That takes a fifth of compiling.
-
-Method: a library of code that ends with what is linked. Kernels are as fast as before, and their sums the same to the
-bit.
-
-**Compiling in turns: of the processes that start together one compiles a kernel, and the others load it.**
-
-Problem: the workers of a host that begin their first fit at once all miss the same kernels in the cache on disk.
-Sixteen processes on two cores that compiled them side by side took two minutes for what takes one of them ten seconds.
-
-Method: who misses a kernel locks a file beside the cache and looks once more; the lock is kept until the kernel is
-saved or cannot be compiled. It dies with its process. Who finds it locked waits and then looks again, all at once and
-without a lock. Who waits for longer than `_PATIENCE_S`, or cannot lock files, compiles by itself: that costs time and
-nothing else.
-
-Numba lets one thread of a process compile at a time, and what its kernel calls inside that. Only the outermost locks,
-so processes cannot wait for each other in a circle.
-
-How kernels are compiled: with a cache on disk, so that new processes load machine code.
-
-Processes that share the cache compile in turns (`dsgd.kernels.jit`).
-"""
+"""Compiling kernels: in turn, with the cache of this package on disk, so that new processes load machine code."""
 
 from __future__ import annotations
 
@@ -65,7 +39,13 @@ class _NoCode:
 
 
 class _PartLibrary(JITCodeLibrary):
-    """What is linked into kernels."""
+    """What is linked into kernels.
+
+    Problem: Numba makes every function that a kernel calls fit to be called by itself. It is optimised and turned into
+    machine code, then linked into the kernel and optimised once more with all around it. That takes a fifth of
+    compiling. Method: a library of code that ends with what is linked. Kernels are as fast as before, and their sums
+    the same to the bit.
+    """
 
     @property
     def codegen(self) -> Any:
@@ -88,7 +68,18 @@ _LOOK_S: Final = 0.02
 
 
 class Turns:
-    """The turn of this process to compile; used under the lock of Numba's compiler."""
+    """The turn of this process to compile; used under the lock of Numba's compiler.
+
+    Problem: the workers of a host that begin their first fit at once all miss the same kernels in the cache on disk.
+    Sixteen processes on two cores that compiled them side by side took two minutes for what takes one of them ten
+    seconds.
+
+    Method: who misses a kernel locks a file alongside the cache and looks once more; the lock is kept until the kernel
+    is saved or cannot be compiled. It dies with its process. Who finds it locked waits and then looks again, all at
+    once and without a lock. Who waits for longer than `_PATIENCE_S`, or cannot lock files, compiles by itself: that
+    costs time and nothing else. Numba lets one thread of a process compile at a time, and what its kernel calls inside
+    that. Only the outermost locks, so processes cannot wait for each other in a circle.
+    """
 
     def __init__(self) -> None:
         self._compiling: list[Any] = []
@@ -193,7 +184,7 @@ if config.DISABLE_JIT:
 
 #: ``part()`` compiles a part of a kernel, and takes options of Numba's such as ``fastmath``. It has no entry in the
 #: cache of its own: a kernel's entry holds everything that it calls. Nor has it a wrapper for Python, which would take
-#: a tenth of all compiling, or machine code (`dsgd.kernels.jit`): there it runs as it is written.
+#: a tenth of all compiling, or machine code (`_PartLibrary`): there it runs as it is written.
 part: Final[Callable[..., Any]] = partial(register_jitable, pipeline_class=PartCompiler, **_OPTIONS)
 
 

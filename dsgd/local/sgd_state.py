@@ -1,43 +1,20 @@
 """The state of SGD, its dual with an L1 penalty, and the mean of its last models.
 
-The state of SGD on linear models: what changes from step to step, beside the model.
-
-**Averaging with an L1 penalty: ranks average their models before the penalty.**
-
-Problem: a mean of models has hardly a zero, since a weight is zero on some ranks and not on others. And a weight pays
-its penalty when its feature is seen: a rank that has not seen it brings it unpaid into the mean, so that a feature
-which few ranks see pays a share of its penalty.
-
-Method: with the cumulative penalty, a weight w is z, the sum of its steps without penalty, moved towards zero by u, the
-penalty due so far (`dsgd.kernels.scaled`). Ranks mix z and u as the strategy says, and compute the model from the
-results. With means of both, that is one soft threshold after the mean, by the mean of the sums of their rates. The
-state of a strategy (an anchor, a centre, a velocity, a residual) is then in terms of z and u, too. All operations of
-strategies are linear, so a model that the steps of one rank leave unchanged stays unchanged.
-
-Cost: two passes over the weights per exchange, one number more on the wire; nothing without an L1 penalty.
-
-Source: Yuan, Zaheer and Reddi 2021 (federated dual averaging, algorithm 2: primal averages lose the zeros); theirs is
-for local SGD with rates of rounds; here the mean of the ranks' sums of rates takes their place.
-
-**The mean of the last models of an epoch, from which the next epoch starts and which training returns.**
-
-Problem: with rates 1 / (alpha t), the noise of the last model is proportional to the length of its last steps. One rank
-takes a step per row, so they are short after some epochs. A server takes one per batch, along stale gradients: after as
-many rows its steps are several times as long. Threads on one model overwrite each other's steps. Shortening steps by a
-factor does not help if rows are long: with steps far beyond the margin the hinge is a perceptron, whose decisions do
-not depend on the rate at all.
+**The mean of the last models of an epoch**, from which the next one starts and which training returns. With rates 1 /
+(alpha t), the noise of the last model is proportional to the length of its last steps. One rank takes a step per row,
+so they are short after some epochs. A server takes one per batch, along stale gradients: after as many rows its steps
+are several times as long. Threads on one model overwrite each other's steps. Shortening steps by a factor does not help
+if rows are long: with steps far beyond the margin the hinge is a perceptron, whose decisions do not depend on the rate
+at all.
 
 Update: the models after the last share of the steps of an epoch are added up, and at its end their mean takes the place
-of the model. Whatever the scale of the rows, that takes the noise away.
+of the model. Whatever the scale of the rows, that takes the noise away. With an L1 penalty the mean is of duals, and
+the model is made again from it (`Dual`).
 
-With an L1 penalty a mean of models has hardly a zero. There it is of their duals, and the model is made again from it
-(`dsgd.local.sgd_state`).
-
-Cost: one more pass over the model for each that is added, and one more vector.
-
-Source: Rakhlin, Shamir and Sridharan 2012 (alpha-suffix averaging: on losses with corners the mean of the last half of
-T steps at these rates is within 1 / T of the minimum, that of all only within log(T) / T); Hazan and Kale 2014
-(Epoch-GD: every epoch begins with the mean of the one before).
+Cost: one more pass over the model for each that is added, and one more vector. Source: Rakhlin, Shamir and Sridharan
+2012 (alpha-suffix averaging: on losses with corners the mean of the last half of T steps at these rates is within 1 / T
+of the minimum, that of all only within log(T) / T); Hazan and Kale 2014 (Epoch-GD: every epoch begins with the mean of
+the one before).
 """
 
 from __future__ import annotations
@@ -68,7 +45,7 @@ class SGDState(AbstractState):
       rank's own: averaging models leaves it alone.
     - `order`, shape (2, n_blocks + 1): the order in which the present epoch walks the rows, see `dsgd.local.shard`.
     - `suffix`, shape (n_params + 2,) or (0,): sums over the last models of the present epoch, where their mean is
-      made; see `dsgd.local.sgd_state`.
+      made.
     """
 
     counters: FloatVector
@@ -114,7 +91,23 @@ class SGDState(AbstractState):
 
 
 class Dual:
-    """A model of one rank that turns into its dual and back, in the same memory."""
+    """A model of one rank that turns into its dual and back, in the same memory.
+
+    Problem: a mean of models has hardly a zero, since a weight is zero on some ranks and not on others. And a weight
+    pays its penalty when its feature is seen: a rank that has not seen it brings it unpaid into the mean, so that a
+    feature which few ranks see pays a share of its penalty.
+
+    Method: with the cumulative penalty, a weight w is z, the sum of its steps without penalty, moved towards zero by u,
+    the penalty due so far (`dsgd.kernels.scaled`). Ranks mix z and u as the strategy says, and compute the model from
+    the results. With means of both, that is one soft threshold after the mean, by the mean of the sums of their rates.
+    The state of a strategy (an anchor, a centre, a velocity, a residual) is then in terms of z and u, too. All
+    operations of strategies are linear, so a model that the steps of one rank leave unchanged stays unchanged.
+
+    Cost: two passes over the weights per exchange, one number more on the wire; nothing without an L1 penalty.
+
+    Source: Yuan, Zaheer and Reddi 2021 (federated dual averaging, algorithm 2: primal averages lose the zeros); theirs
+    is for local SGD with rates of rounds; here the mean of the ranks' sums of rates takes their place.
+    """
 
     n_whole: ClassVar[int] = 1
 

@@ -50,7 +50,7 @@ Cost: 12 bytes a visit while the order is made, 4 after. The order of an epoch i
 Source: two levels of shuffling, of blocks and in blocks: Xu et al. 2022 (CorgiPile). Strata: Zhao and Zhang 2014
 (stratified sampling removes the variance between strata), here by systematic sampling from each.
 
-The rows of a rank, where they lie, and their places in the order of training (`dsgd.local.shard`).
+The rows of a rank, where they lie, and their places in the order of training.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class SlowMo(AbstractOuter):
 
     Problem: rare averages save bytes and lose accuracy; momentum over the averages wins some of it back for free.
 
-    Update: after every `every` rows::
+    Update: after every `every` rows, with x the model that all ranks had after the last exchange::
 
         u <- beta u + (x - mean of models);  x <- x - rate u
 
@@ -153,7 +153,7 @@ class DiLoCo(AbstractOuter):
 
     Problem: ranks far apart, between which a vector can be sent only once in hundreds of steps.
 
-    Update: after every `every` rows::
+    Update: after every `every` rows, with x the model that all ranks had after the last exchange::
 
         u <- beta u + (x - mean of models);  x <- x - rate ((x - mean of models) + beta u)
 

@@ -1,37 +1,4 @@
-"""Segments of shared memory, arrays in them, and windows that ranks of one machine share.
-
-**Shared memory of two processes of one host, which disappears with them.**
-
-Problem: a file in ``/dev/shm`` outlives the process that made it, and if ``/dev/shm`` is full, touching a page that
-cannot be allocated kills the process.
-
-A segment is made under a random name, opened by the one peer it is for, and loses its name at once; from then on the
-system frees it with the last of the two processes, SIGKILL included. Between the two moments its maker holds a lock on
-it that dies with the process: the next process that makes a segment removes all names without such a lock. Its pages
-are reserved when it is made, so that a lack of space is an error then, and not a signal later.
-
-Where there is no ``/dev/shm`` (macOS) a file in the folder for temporary files does the same through the page cache.
-
-**An array shared by the threads of a process.**
-
-Problem: methods without locks have all ranks read and write one model, at any time, and not copies of it.
-
-Cost: two barriers, once.
-
-**Memory of each rank that all other ranks of its gang can read.**
-
-Problem: a round of a few microseconds has no time for a message. Ranks that share memory can instead read each other's
-vectors where they are written; `dsgd.kernels.rounds` does, and this is where its boxes are and what happens when a
-peer does not come.
-
-A rank that waits keeps its core for as long as a wake-up takes, and then sleeps until a peer rings. So a wait costs at
-most twice what the better of the two would, and where other programs want the cores a rank does not keep one from its
-peers. A peer that went away, that lets its deadline pass, and a job that has stopped become the errors that they are on
-any other wire. Of two ranks that wait for each other on one core, one moves to another core.
-
-Source: the name is MPI's (MPI-3.1, chapter 11, shared-memory windows); to look for as long as a sleep costs is what
-Karlin, Manasse, McGeoch and Owicki 1994 found for locks.
-"""
+"""Segments of shared memory, arrays in them, and windows that ranks of one machine share."""
 
 from __future__ import annotations
 
@@ -108,7 +75,19 @@ def socket_path(name: str) -> Path:
 
 
 class Segment:
-    """Shared memory of a fixed size; made by `create` in one process and by `open` in the other."""
+    """Shared memory of a fixed size; made by `create` in one process and by `open` in the other.
+
+    Problem: a file in ``/dev/shm`` outlives the process that made it, and if ``/dev/shm`` is full, touching a page that
+    cannot be allocated kills the process.
+
+    A segment is made under a random name, opened by the one peer it is for, and loses its name at once; from then on
+    the system frees it with the last of the two processes, SIGKILL included. Between the two moments its maker holds a
+    lock on it that dies with the process: the next process that makes a segment removes all names without such a lock.
+    Its pages are reserved when it is made, so that a lack of space is an error then, and not a signal later.
+
+    Where there is no ``/dev/shm`` (macOS) a file in the folder for temporary files does the same through the page
+    cache.
+    """
 
     def __init__(self, name: str, fd: int, size: int) -> None:
         self.name = name
@@ -204,7 +183,11 @@ def _remove_orphans() -> None:
 
 @final
 class SharedArray:
-    """Where the ranks of a process leave an array for each other; see `dsgd.collectives.Group.share`."""
+    """Where the ranks of a process leave an array for each other; see `dsgd.collectives.Group.share`.
+
+    Problem: methods without locks have all ranks read and write one model, at any time, and not copies of it. Cost: two
+    barriers, once.
+    """
 
     def __init__(self) -> None:
         self.array: AnyArray | None = None
@@ -219,7 +202,20 @@ _SLOT_BYTES_OF_TWO: Final = 4 * 1024 * 1024
 
 
 class Window:
-    """The boxes of a gang as one of its ranks sees them."""
+    """The boxes of a gang as one of its ranks sees them.
+
+    Problem: a round of a few microseconds has no time for a message. Ranks that share memory can instead read each
+    other's vectors where they are written; `dsgd.kernels.rounds` does, and this is where its boxes are and what happens
+    when a peer does not come.
+
+    A rank that waits keeps its core for as long as a wake-up takes, and then sleeps until a peer rings. So a wait costs
+    at most twice what the better of the two would, and where other programs want the cores a rank does not keep one
+    from its peers. A peer that went away, that lets its deadline pass, and a job that has stopped become the errors
+    that they are on any other wire. Of two ranks that wait for each other on one core, one moves to another core.
+
+    Source: the name is MPI's (MPI-3.1, chapter 11, shared-memory windows); to poll for as long as a sleep costs is what
+    Karlin, Manasse, McGeoch and Owicki 1994 found for locks.
+    """
 
     def __init__(
         self,

@@ -1,48 +1,12 @@
 """Streams of frames through rings in shared memory, and arrays that one rank pulls from another.
 
-The compiled part of `dsgd.comm.memory.streams`: how bytes move through shared memory.
-
 A frame is sent in one of two ways. Through the ring it is copied in and out, piece by piece. A posted frame stays where
 it is: its address and length are published, and the other side reads it from there (`dsgd.kernels.atomics`), which is
 one copy. Either way it has arrived when the other side's counter says so.
 
 A receiver may add the incoming frame to an array instead of overwriting it, from the ring itself or from scratch memory
-that stays in the cache. The sum then needs no separate pass over memory.
-
-Counters of a ring move in multiples of `UNIT_BYTES`, the last piece of a frame rounded up, so that no number is split
-at its end.
-
-**Whether two processes may read each other's memory directly.**
-
-Problem: systems forbid it for many reasons (`dsgd.kernels.atomics`), and the rank that sends must know what the one
-that receives can do.
-
-Over the local socket between them each says where it keeps a random number, tries to read that of the other, and says
-whether it found it. The system itself names the process at the other end of a local socket, so none can be made up.
-
-Cost: two short messages each way, once.
-
-**A pair of byte streams through shared memory, one for each direction.**
-
-Problem: a long frame should cost as few copies as can be and no system call per piece, both ways at once; a rank that
-has to wait must sleep, and be woken without polling; and nothing that the peer writes into the memory may lead this
-process out of its bounds.
-
-Each stream has a ring of `capacity` bytes with two counters: bytes ever written (by the producer) and bytes ever read
-(by the consumer), each in a cache line of its own. A side keeps its own counter in private memory and only reads the
-other's; a difference that no honest peer can cause is an error. The ring is small enough to stay in the cache between
-the two copies. Where the consumer may read the producer's own memory (`dsgd.comm.memory.streams`) a long frame does not
-enter the ring: the producer posts its address, and the consumer copies it once, or adds it up, from where it is.
-
-A side that finds nothing to do for `n_polls` looks writes into the memory that it sleeps, looks once more, and waits
-for a byte on a local socket, the bell. A side that moved its counter and then reads that the other sleeps rings. Both
-put a full memory barrier between their write and their read, so one of them sees the other (Dekker).
-
-Cost per frame of n bytes: through the ring two copies and n / `capacity` wake-ups at most, none where both sides move
-at the same pace; posted, one copy and a system call for every 256 KB.
-
-Source: Lamport 1983 (a ring with one producer and one consumer needs no lock); the barrier is Dekker's, after
-Dijkstra 1965; MPICH and Open MPI have single copies by the same system call.
+that stays in the cache. The sum then needs no separate pass over memory. Counters of a ring move in multiples of
+`UNIT_BYTES`, the last piece of a frame rounded up, so that no number is split at its end.
 """
 
 from __future__ import annotations
@@ -348,7 +312,15 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Pulling(NamedTuple):
-    """Who may read whose memory."""
+    """Who may read whose memory.
+
+    Problem: systems forbid it for many reasons (`dsgd.kernels.atomics`), and the rank that sends must know what the one
+    that receives can do.
+
+    Over the local socket between them each says where it keeps a random number, tries to read that of the other, and
+    says whether it found it. The system itself names the process at the other end of a local socket, so none can be
+    made up. Cost: two short messages each way, once.
+    """
 
     peer: int = 0
     is_read: bool = False
@@ -403,7 +375,28 @@ def segment_bytes(capacity: int, *, has_boxes: bool = False) -> int:
 
 
 class Ring:
-    """One end of the two streams that two ranks share."""
+    """One end of the two streams that two ranks share.
+
+    Problem: a long frame should cost as few copies as can be and no system call per piece, both ways at once; a rank
+    that has to wait must sleep, and be woken without polling; and nothing that the peer writes into the memory may lead
+    this process out of its bounds.
+
+    Each stream has a ring of `capacity` bytes with two counters: bytes ever written (by the producer) and bytes ever
+    read (by the consumer), each in a cache line of its own. A side keeps its own counter in private memory and only
+    reads the other's; a difference that no honest peer can cause is an error. The ring is small enough to stay in the
+    cache between the two copies. Where the consumer may read the producer's own memory a long frame does not enter the
+    ring: the producer posts its address, and the consumer copies it once, or adds it up, from where it is.
+
+    A side that finds nothing to do for `n_polls` polls writes into the memory that it sleeps, polls once more, and
+    waits for a byte on a local socket, the bell. A side that moved its counter and then reads that the other sleeps
+    rings. Both put a full memory barrier between their write and their read, so one of them sees the other (Dekker).
+
+    Cost per frame of n bytes: through the ring two copies and n / `capacity` wake-ups at most, none where both sides
+    move at the same pace; posted, one copy and a system call for every 256 KB.
+
+    Source: Lamport 1983 (a ring with one producer and one consumer needs no lock); the barrier is Dekker's, after
+    Dijkstra 1965; MPICH and Open MPI have single copies by the same system call.
+    """
 
     def __init__(
         self,
@@ -481,7 +474,7 @@ _NOTHING: Final = np.zeros(streams.N_STATE, dtype=np.int64)
 def pump(out: Ring | None, source: Ring | None, n_polls: int = 0, *, until_arrived: bool = False) -> int:
     """Move the frame that is due to one neighbour and that from another, until both are through or nothing moves.
 
-    - returned: A code of `dsgd.comm.memory.streams`: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
+    - returned: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
     """
     out_state, outgoing = (_NOTHING, 0) if out is None else (out.state, out.address_out)
     in_state, incoming = (_NOTHING, 0) if source is None else (source.state, source.address_in)

@@ -1,30 +1,4 @@
-"""Connections between two ranks: frames in both directions at once, and the table of all.
-
-**One end of a connection between two ranks: a blocking socket and frame headers.**
-
-Problem: a short frame must cost two system calls and no allocation; a long one must move both ways at once, straight
-between the callers' arrays and the kernel.
-
-The socket blocks, with its deadline kept by the kernel (``SO_RCVTIMEO``, ``SO_SNDTIMEO``): `socket.settimeout` would
-add a ``poll`` before every call. A frame goes out with one ``sendmsg`` of header and array and comes in with one
-``recvmsg`` into both: the receiver knows the size that must come.
-
-Sending and receiving pieces of frames at the same time on one connection, without waiting.
-
-A wrapped socket (TLS) has no calls that do not wait: it is asked only when the system has something for it.
-`dsgd.comm.frame_exchange` moves whole frames by these.
-
-Cost: a system call per piece, or two on a wrapped socket.
-
-**The connections of a rank, and those that are being made.**
-
-Problem: either of two ranks may be the first that needs a connection between them, and both may call at once, each in
-its own thread while another thread answers calls. One connection must come of it, the same for both.
-
-Method: a peer is called, comes, or is linked. A rank that calls a lower one turns down the call of that one, which then
-waits for the call of the higher; the lower rank lets the higher one in although it calls itself. So the call of the
-higher rank wins.
-"""
+"""Connections between two ranks: frames in both directions at once, and the table of all."""
 
 from __future__ import annotations
 
@@ -80,7 +54,19 @@ class PeerLateError(PeerGoneError):
 
 
 class Link:
-    """A connection to one peer."""
+    """A connection to one peer.
+
+    Problem: a short frame must cost two system calls and no allocation; a long one must move both ways at once,
+    straight between the callers' arrays and the kernel.
+
+    The socket blocks, with its deadline kept by the kernel (``SO_RCVTIMEO``, ``SO_SNDTIMEO``): `socket.settimeout`
+    would add a ``poll`` before every call. A frame goes out with one ``sendmsg`` of header and array and comes in with
+    one ``recvmsg`` into both: the receiver knows the size that must come.
+
+    Pieces of frames are sent and received at the same time, without waiting, by a system call each, or two on a wrapped
+    socket (TLS), which has no calls that do not wait: it is read only when the system has something for it.
+    `dsgd.comm.frame_exchange` moves whole frames by these.
+    """
 
     def __init__(
         self,
@@ -371,7 +357,15 @@ def _is_ready(sock: socket.socket, event: int) -> bool:
 
 
 class LinkTable:
-    """What the threads of a rank know of its connections."""
+    """What the threads of a rank know of its connections.
+
+    Problem: either of two ranks may be the first that needs a connection between them, and both may call at once, each
+    in its own thread while another thread answers calls. One connection must come of it, the same for both.
+
+    Method: a peer is called, comes, or is linked. A rank that calls a lower one turns down the call of that one, which
+    then waits for the call of the higher; the lower rank lets the higher one in although it calls itself. So the call
+    of the higher rank wins.
+    """
 
     def __init__(
         self, rank: int, size: int, expected: Collection[int], arrived: Callable[[], None] = lambda: None

@@ -1,26 +1,10 @@
 """Graphs of ranks for gossip: named, regular, and by machines.
 
-**Random regular graphs: few neighbours each, and short paths between all ranks.**
-
-Problem: a graph of constant degree on which mixing does not slow down as ranks are added. Almost every random regular
-graph is one: its second eigenvalue tends to 2 sqrt(d - 1) / d (Friedman 2008).
-
-Update: every rank has d open ends, which are joined in random pairs; pairs that would join a rank with itself or with
-a neighbour go back, and a graph that gets stuck or is not connected is thrown away.
-
-Source: Steger and Wormald 1999.
-
-The links between the accelerators of common machines, such as the DGX-1P and the DGX-1V.
-
-**The topologies: ring, grid, exponential graph, star and others.**
-
 Problem: methods that mix models between neighbours instead of over everybody need a graph. It must be the same on every
-rank without a word being said, and known before there is a connection, so that it can be drawn, simulated and tested.
+rank without a message, and known before there is a connection, so that it can be drawn, simulated and tested.
 
 Update: a graph names the peers that a rank sends to and receives from in a round; `dsgd.comm.topology.mixing` says with
-which weights.
-
-Cost per round: a rank sends one message per peer it sends to, in the order of `dsgd.comm.topology.mixing`.
+which weights. Cost per round: a rank sends one message per peer it sends to, in the order found there.
 
 Source: Assran, Loizou, Ballas and Rabbat 2019 (exponential graph); Lian, Zhang, Zhang and Liu 2018 (bipartite pairs).
 """
@@ -311,6 +295,13 @@ class Bipartite(AbstractTopology):
 @dataclass(frozen=True)
 class RandomRegular(AbstractFixedGraph):
     """A connected graph in which every rank has `degree` neighbours, drawn once per seed and world size.
+
+    Problem: a graph of constant degree on which mixing does not slow down as ranks are added. Almost every random
+    regular graph is one: its second eigenvalue tends to 2 sqrt(d - 1) / d (Friedman 2008).
+
+    Update: every rank has d open ends, which are joined in random pairs; pairs that would join a rank with itself or
+    with a neighbour go back, and a graph that gets stuck or is not connected is thrown away. Source: Steger and Wormald
+    1999.
 
     If no such graph exists it is the nearest one: with an odd number of ranks of odd degree, one rank has a degree
     smaller by one; with `degree` or fewer ranks, all are neighbours. With degree 1 it is a set of pairs, not connected.

@@ -1,20 +1,16 @@
 """Mixing matrices of graphs, and matchings.
 
-**The order of exchanges with the neighbours of a graph, so that ranks do not wait in chains.**
-
-Problem: if every rank takes its peers in its own order, a ring of ranks can wait for each other for ever.
+**The order of exchanges.** If every rank takes its peers in its own order, a ring of ranks can wait for each other for
+ever.
 
 Update: the edges are cut into matchings, in each of which a rank sends to at most one and receives from at most one
 other, and all ranks go through the matchings in the same order. A rank that has finished its part of a matching is in
 the next one, and its peers there are in the same or an earlier one; so the ranks in the earliest can always proceed.
 
-Cost: as many steps as the largest degree, which is the fewest possible.
+Cost: as many steps as the largest degree, which is the fewest possible. Source: König 1916 (a bipartite graph of
+largest degree d is the union of d matchings; here senders and receivers).
 
-Source: König 1916 (a bipartite graph of largest degree d is the union of d matchings; here senders and receivers).
-
-**Mixing matrices: the weights with which ranks average with their neighbours.**
-
-Problem: repeated averaging with neighbours must preserve the mean over all ranks, on any graph.
+**The weights.** Repeated averaging with neighbours must preserve the mean over all ranks, on any graph.
 
 Update: with ``W[i, j]`` the weight with which rank i takes in what rank j has, one round of mixing is ``x <- W x``. Two
 weightings make the mean survive it:

@@ -1,25 +1,8 @@
 """What a table is, tables of arrays, and text as numbers, dates and categories.
 
-**What every table answers about its columns, and columns as codes.**
-
-Problem: the encoder of columns reads tables of several libraries, and should not know which one it has.
-
-Method: a protocol of few questions, each about one column: what it holds, and its numbers, codes or dates as arrays of
-numpy. Distinct values become Python objects once; rows are numbers only.
-
-**Arrays of two dimensions as tables: of numbers, or of Python objects of any kind.**
-
-Problem: rows of mixed columns without a library of tables are an array of objects, whose columns have no types.
-
-Method: a column is what all its values are; objects are coded one by one. Columns are named by scikit-learn's rule.
-
-**Numbers, bools and dates that are written as text, and what the texts of a column are.**
-
-Problem: a column of CSV is what all its texts are, and text comes in parts, in any order.
-
-Method: a part has a state, and states of parts are joined; text is what two of them have in common, if they differ. So
-the state of a column is that of all its texts, however they are cut. What is a number or a date is said by the
-functions that read it.
+**Text.** A column of CSV is what all its texts are, and text comes in parts, in any order. A part has a state, and
+states of parts are joined; text is what two of them have in common, if they differ. So the state of a column is that of
+all its texts, however they are cut. What is a number or a date is said by the functions that read it.
 """
 
 from __future__ import annotations
@@ -59,7 +42,12 @@ class Coded:
 
 
 class Table(Protocol):
-    """Named columns in memory."""
+    """Named columns in memory.
+
+    The encoder of columns reads tables of several libraries, and should not know which one it has: so there are few
+    questions, each about one column: what it holds, and its numbers, codes or dates as arrays of numpy. Distinct values
+    become Python objects once; rows are numbers only.
+    """
 
     @property
     def names(self) -> list[Any]:
@@ -114,7 +102,11 @@ def wrong_kind(name: object, what: str, why: object) -> InvalidDataError:
 
 @final
 class ArrayTable:
-    """An array of two dimensions."""
+    """An array of two dimensions.
+
+    Where it holds objects, numbers or any other, columns have no types: a column is what all its values are; objects
+    are coded one by one. Columns are named by scikit-learn's rule.
+    """
 
     def __init__(self, array: AnyArray, names: list[Any] | None = None) -> None:
         self._array = array

@@ -1,9 +1,7 @@
 """Checkpoints of a fit in a folder or an object store, and snapshots in the memory of its ranks.
 
-**Checkpoints in a folder or an object store: atomic, versioned and checksummed.**
-
-Problem: a job of hours must survive the loss of the whole cluster; a file half written, damaged or of another job must
-never be taken for its state.
+**Checkpoints** are atomic, versioned and checksummed: a job of hours must survive the loss of the whole cluster; a file
+half written, damaged or of another job must never be taken for its state.
 
 Format: that of `dsgd.runtime.checkpoints.container`, version 1, with the magic ``DSGDCKPT``. The header has the version
 of dsgd, world size, position, configuration and id of the job, and time; the arrays are the state.
@@ -14,24 +12,6 @@ files go. A gang that was given up, but still runs somewhere, finds a later one 
 it, at the head of the list and writes nothing.
 
 Cost: one gathered state per checkpoint, written by rank 0 while the others wait in their next round.
-
-Problem: a checkpoint is there so that no work is lost, and one that cannot be written must not lose it.
-
-Method: a write that fails is logged, and the next one is due soon after; only several in a row end the fit. The last
-one is tried as often at once, and if it fails all the same the model, which is complete, is returned with a note.
-
-**Snapshots: the last state that all ranks had in common, in the memory of their workers.**
-
-Problem: when a worker dies, everything that the others have computed since the start is still in their memory.
-
-Method: after a synchronisation all ranks hold the same model, so every survivor is a checkpoint. Each rank leaves a
-copy of its state in a keeper that outlives its program. When the gang forms anew, its ranks tell each other how far
-their copies are; the newest one is taken, of the lowest rank that holds it, and handed round over the gang's own wires.
-It passes neither through the scheduler nor through the client.
-
-Cost: one copy of the model and a few dozen bytes per rank each time; nothing where no keeper was given.
-
-Source: Horovod's elastic mode (commit, and broadcast from the lowest surviving rank).
 """
 
 from __future__ import annotations
@@ -380,7 +360,12 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one fit, on the rank that does."""
+    """Writes the checkpoints of one fit, on the rank that does.
+
+    Problem: a checkpoint is there so that no work is lost, and one that cannot be written must not lose it. Method: a
+    write that fails is logged, and the next one is due soon after; only several in a row end the fit. The last one is
+    tried as often at once, and if it fails all the same the model, which is complete, is returned with a note.
+    """
 
     def __init__(self, target: Checkpoint, clock: Callable[[], float] = time.perf_counter) -> None:
         self._target, self._clock = target, clock
@@ -440,6 +425,16 @@ class Snapshot:
 
 class SnapshotKeeper:
     """Keeps the last snapshot of a rank, and carries the request to stop at the end of an epoch.
+
+    Problem: when a worker dies, everything that the others have computed since the start is still in their memory.
+
+    Method: after a synchronisation all ranks hold the same model, so every survivor is a checkpoint. Each rank leaves a
+    copy of its state in a keeper that outlives its program. When the gang forms anew, its ranks tell each other how far
+    their copies are; the newest one is taken, of the lowest rank that holds it, and handed round over the gang's own
+    wires. It passes neither through the scheduler nor through the client.
+
+    Cost: one copy of the model and a few dozen bytes per rank each time; nothing where no keeper was given. Source:
+    Horovod's elastic mode (commit, and broadcast from the lowest surviving rank).
 
     Used by the thread of the rank and by that of the worker's event loop: both attributes are replaced, never changed.
     """

@@ -1,26 +1,4 @@
-"""The scheduler's record of each gang, which workers can run ranks, and how long a member has been silent.
-
-**Durations of silence, as far as this process can tell.**
-
-Problem: a scheduler that was stopped, or busy for long, finds all heartbeats old when it wakes, while newer ones are
-still unread. It must not consider all workers hung because it slept itself.
-
-Method: it reads the clock twice a second. After a longer pause all silences are counted from zero again.
-
-Whether a worker that no rank of ours runs on is alive is asked: the heartbeats of Dask pause for as long as the wall
-clock of the worker was set back.
-
-**Which workers of a cluster can run ranks, and which cannot.**
-
-Problem: Dask gives a registered worker plugin to every worker that ever joins the scheduler. One without dsgd cannot
-unpickle it, and refuses to start. And Dask answers a client at once if another client is installing the plugin: the
-first orders then find workers that do not understand them, and end their streams.
-
-Method: the scheduler plugin installs that of workers itself, on the workers that are there when a job asks for some.
-What it sends is pickled by value and needs nothing of dsgd. On the worker it compares versions, installs the plugin if
-they agree, and sends a message with its answer. Only workers that have said that they are ready are planned with. One
-that has no dsgd, or another version, keeps nothing of ours and is left out, with the reason.
-"""
+"""The scheduler's record of each gang, which workers can run ranks, and how long a member has been silent."""
 
 from __future__ import annotations
 
@@ -50,7 +28,12 @@ _AGAIN_S: Final = 1.0
 
 
 class Vigil:
-    """The time since when this process has been awake without a pause."""
+    """The time since when this process has been awake without a pause.
+
+    Problem: a scheduler that was stopped, or busy for long, finds all heartbeats old when it wakes, while newer ones
+    are still unread. It must not consider all workers hung because it slept itself. Method: it reads the clock twice a
+    second. After a longer pause all silences are counted from zero again.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -70,7 +53,11 @@ class Vigil:
 
 
 class Pings:
-    """Questions to the event loops of workers, at most one to each at a time."""
+    """Questions to the event loops of workers, at most one to each at a time.
+
+    Whether a worker that no rank of ours runs on is alive is asked: the heartbeats of Dask pause for as long as the
+    wall clock of the worker was set back.
+    """
 
     def __init__(self, scheduler: Scheduler, vigil: Vigil) -> None:
         self._scheduler, self._vigil = scheduler, vigil
@@ -114,7 +101,17 @@ _LOOK_S: Final = 0.25
 
 
 class Admission:
-    """The workers of a scheduler that have been asked to run ranks."""
+    """The workers of a scheduler that have been asked to run ranks.
+
+    Problem: Dask gives a registered worker plugin to every worker that ever joins the scheduler. One without dsgd
+    cannot unpickle it, and refuses to start. And Dask answers a client at once if another client is installing the
+    plugin: the first orders then find workers that do not understand them, and end their streams.
+
+    Method: the scheduler plugin installs that of workers itself, on the workers that are there when a job asks for
+    some. What it sends is pickled by value and needs nothing of dsgd. On the worker it compares versions, installs the
+    plugin if they agree, and sends a message with its answer. Only workers that have said that they are ready are
+    planned with. One that has no dsgd, or another version, keeps nothing of ours and is left out, with the reason.
+    """
 
     def __init__(self, scheduler: Scheduler, silence_s: Callable[[str], float]) -> None:
         self._scheduler, self._silence_s = scheduler, silence_s

@@ -1,36 +1,4 @@
-"""Changes during training: of the period, of pooled rates, and of the weights of ranks in averages.
-
-**Changing the period during training: the rank loop's part of `dsgd.sync.AbstractAdaptation`.**
-
-Problem: ranks must change how often they synchronise, all at the same round and from what all of them have measured, in
-fits that are over in milliseconds.
-
-Method: the strategy says in how many synchronisations ranks decide next. The model before that round is copied, and the
-measurements of this rank since the last decision are sent with its exchange; then the rest of the epoch is cut into new
-rounds. All other rounds are those of a fixed period, so that many of them may run inside one kernel.
-
-Seconds are (lower) medians of the rounds that the ledger has timed, without the first ones of a training, when caches
-are cold and peers late. For the wire they are minima: disturbances come as often per second, however rare exchanges
-are.
-
-Cost: per decision two passes over the model, and what the strategy adds to its message; otherwise nothing.
-
-The factor of pooled rates, with which few steps get as far in an epoch as those of one rank.
-
-What is missing the strategy says (`dsgd.sync.AbstractStrategy.lag`), what rows bear the optimiser
-(`dsgd.local.SGD.pooled_factor`). Ranks that step on their own have one factor for all of training; where all take the
-same step, or a server takes it, each step has its own, since rates that have fallen bear a higher one.
-
-Cost: one pass over the rows and one number from each rank, before the first step, and only where something is missing.
-
-Source: the linear scaling rule, Goyal et al. 2017, section 2.1.
-
-The weights of ranks in the averages of an epoch: the rank loop's part of `AbstractStrategy.weighs`.
-
-The rates of the steps of an epoch follow from the schedule, the step counter of each rank at its start and the number
-of its steps. All ranks know all of that, so that they compute the same weights without a message; only when training
-resumes from a saved state do they exchange their step counters.
-"""
+"""Changes during training: of the period, of pooled rates, and of the weights of ranks in averages."""
 
 from __future__ import annotations
 
@@ -76,7 +44,21 @@ class _Steps(Protocol):
 
 
 class Adaptation:
-    """What one rank does between two decisions."""
+    """What one rank does between two decisions.
+
+    Problem: ranks must change how often they synchronise, all at the same round and from what all of them have
+    measured, in fits that are over in milliseconds.
+
+    Method: the strategy says in how many synchronisations ranks decide next. The model before that round is copied, and
+    the measurements of this rank since the last decision are sent with its exchange; then the rest of the epoch is cut
+    into new rounds. All other rounds are those of a fixed period, so that many of them may run inside one kernel.
+
+    Seconds are (lower) medians of the rounds that the ledger has timed, without the first ones of a training, when
+    caches are cold and peers late. For the wire they are minima: disturbances come as often per second, however rare
+    exchanges are.
+
+    Cost: per decision two passes over the model, and what the strategy adds to its message; otherwise nothing.
+    """
 
     def __init__(
         self,
@@ -237,7 +219,15 @@ def _check_curvatures(told: FloatMatrix, reduction: object, max_iter: int) -> No
 
 @dataclass(frozen=True)
 class PooledRates:
-    """By how much the rates of a run are higher than those of the schedule."""
+    """By how much the rates of a run are higher than those of the schedule.
+
+    What is missing the strategy says (`dsgd.sync.AbstractStrategy.lag`), what rows bear the optimiser
+    (`dsgd.local.SGD.pooled_factor`). Ranks that step on their own have one factor for all of training; where all take
+    the same step, or a server takes it, each step has its own, since rates that have fallen bear a higher one.
+
+    Cost: one pass over the rows and one number from each rank, before the first step, and only where something is
+    missing. Source: the linear scaling rule, Goyal et al. 2017, section 2.1.
+    """
 
     missing: float = 1.0
     mean_square: float = 0.0
@@ -271,7 +261,12 @@ class PooledRates:
 
 
 class EpochWeights:
-    """The weights of one rank, epoch by epoch."""
+    """The weights of one rank, epoch by epoch.
+
+    The rates of the steps of an epoch follow from the schedule, the step counter of each rank at its start and the
+    number of its steps. All ranks know all of that, so that they compute the same weights without a message; only when
+    training resumes from a saved state do they exchange their step counters.
+    """
 
     def __init__(
         self,

@@ -1,40 +1,8 @@
 """The end of an epoch: a short message summed over the ranks, the decisions that follow from it, and the model.
 
-**Progress of a fit: the seconds of every rank, and the event that rank 0 publishes.**
-
-Problem: only a rank knows where its time went, and only rank 0 speaks.
-
-Method: with the control message of an epoch every rank sends rank 0 the seconds of the phases of its ledger. From two
-of them rank 0 has the share of communication in between. It makes an event when the last one is 0.2 s old, so
-that a fit of very short epochs pays for a few additions in each of them and for five events a second.
-
-Cost: five numbers per rank in a message that is sent anyway.
-
-The model that training returns: combined over ranks where a strategy leaves them apart, or that of the best epoch.
-
-That is done once at the end, and earlier, on copies, whenever the model is scored: a score that decides whether
-training ends must be that of the model it would return, not of the model of one rank.
-
-**Whether training ended above the objective that it began at.**
-
-Problem: steps that are too long for the rows raise the loss without bound, or leave it where slopes are clipped. The
-stopping rule only sees epochs that no longer improve.
-
-Method: the mean loss of the last epoch, which is known, is compared with that of the first and with that of a model of
-zeros, which needs no rows, only targets. Where it is above one of them, rank 0 evaluates the objective of the first and
-of the last model on rows from everywhere in its own.
-
-A classifier may be right although its scores are far too large, and where the features say nothing of the classes its
-objective stays above the one of zeros after the first steps of the default schedule, which are long. Neither has
-converged. Of no use is only one that is right no more often than by the largest class, and whose loss does not fall.
-
-Cost: a look at some targets of a rank. Of a fit that seems to diverge two more over some rows, and no message.
-
-The end of an epoch: a short message summed over the ranks, and the decisions that follow from it.
-
 The message holds losses, the objective of every output, row counts, the non-finite flag, replica dispersion, validation
 sums, wishes to keep the state, and whether anybody wants training to end. All ranks read the same sums and so take the
-same decision to stop; none can be left waiting for a round that a peer does not begin. Beside them each rank says where
+same decision to stop; none can be left waiting for a round that a peer does not begin. With them each rank says where
 its time went, which rank 0 alone hears (`dsgd.collectives.algorithms.trees`).
 
 Cost: two messages a rank, whatever the number of ranks; they are control, and no part of what a method costs.
@@ -74,7 +42,15 @@ _PERIOD_S: Final = 0.2
 
 
 class ProgressAccount:
-    """The account of a rank of where its time went and, on rank 0, that of all ranks."""
+    """The account of a rank of where its time went and, on rank 0, that of all ranks.
+
+    Problem: only a rank knows where its time went, and only rank 0 speaks.
+
+    Method: with the control message of an epoch every rank sends rank 0 the seconds of the phases of its ledger. From
+    two of them rank 0 has the share of communication in between. It makes an event when the last one is 0.2 s old, so
+    that a fit of very short epochs pays for a few additions in each of them and for five events a second. Cost: five
+    numbers per rank in a message that is sent anyway.
+    """
 
     def __init__(
         self,
@@ -149,6 +125,9 @@ def gather_models(run: Run) -> FloatMatrix:
 def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> tuple[FloatVector | None, int]:
     """Turn the model of each rank into the one that training returns if it ends now; called by all ranks.
 
+    That is done once at the end, and earlier, on copies, whenever the model is scored: a score that decides whether
+    training ends must be that of the model it would return, not of the model of one rank.
+
     Between two epochs, where nothing is under way; the state of training stays as it is.
     """
     at, group, ledger, strategy = run.at, run.rank.group, run.rank.ledger, run.job.strategy
@@ -200,7 +179,22 @@ _MOST_ROWS, _LEAST_ROWS, _MOST_ENTRIES = 8192, 512, 2**20
 
 
 def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
-    """Return by what the objective has risen in training; None if it has not, and on other ranks than 0."""
+    """Return by what the objective has risen in training; None if it has not, and on other ranks than 0.
+
+    Problem: steps that are too long for the rows raise the loss without bound, or leave it where slopes are clipped.
+    The stopping rule only sees epochs that no longer improve.
+
+    Method: the mean loss of the last epoch, which is known, is compared with that of the first and with that of a model
+    of zeros, which needs no rows, only targets. Where it is above one of them, rank 0 evaluates the objective of the
+    first and of the last model on rows from everywhere in its own.
+
+    A classifier may be right although its scores are far too large, and where the features say nothing of the classes
+    its objective stays above the one of zeros after the first steps of the default schedule, which are long. Neither
+    has converged. Of no use is only one that is right no more often than by the largest class, and whose loss does not
+    fall.
+
+    Cost: a pass over some targets of a rank. Of a fit that seems to diverge two more over some rows, and no message.
+    """
     job, shard, history = run.job, run.data.shard, run.at.history
     optimizer: Any = job.optimizer
     state: Any = run.at.optimizer

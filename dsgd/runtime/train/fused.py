@@ -1,26 +1,7 @@
 """Rounds that run inside one compiled kernel, or on a clock that is not real.
 
-**Rounds that run inside one compiled kernel.**
-
-Problem: with an average after every few rows, Python costs more than steps and sums together.
-
-Where ranks see each other's memory and have a core each (`dsgd.comm.memory.segment`: threads, processes of a host)
-and every round is a plain weighted mean, the rank loop hands consecutive rounds to `dsgd.kernels.rounds`. A call lasts
-about `CALL_S`, as rank 0 measures it, and all ranks return after the same round to read abort flags and do all other
-work between rounds. The last round of an epoch is always an ordinary one. Models, bytes and messages are those of
-ordinary rounds, to the bit.
-
-Cost per round on two cores: see `benchmarks/communication/rounds.py`.
-
-**Rounds that the wire runs for all ranks, on a clock that is not real.**
-
-Problem: of a thousand simulated ranks each takes a step of a microsecond in a round, and its thread and the rank loop a
-hundred.
-
-Where the wire runs collectives as a whole (`dsgd.comm.base`) and every round is a plain weighted mean, the rank loop
-hands consecutive rounds to it: what each rank does in a round, and how long that would take. The last rank to come does
-the work of all, round by round, and adds up the models; the seconds of each round are those of ordinary ones, as are
-models, bytes and messages, to the bit. The last round of an epoch is always an ordinary one.
+In both, every round is a plain weighted mean, and the rank loop hands over consecutive rounds; the last round of an
+epoch is an ordinary one. Models, bytes and messages are those of ordinary rounds, to the bit.
 """
 
 from __future__ import annotations
@@ -81,6 +62,12 @@ def window_for(rank: Rank, strategy: AbstractStrategy[Any], vector: FloatVector)
 
 class FusedRounds:
     """Runs rounds of one rank inside a kernel.
+
+    With an average after every few rows, Python costs more than steps and sums together. Where ranks see each other's
+    memory and have a core each (`dsgd.comm.memory.segment`: threads, processes of a host) rounds go to
+    `dsgd.kernels.rounds`. A call lasts about `CALL_S`, as rank 0 measures it, and all ranks return after the same round
+    to read abort flags and do all other work between rounds. Cost per round on two cores: see
+    `benchmarks/communication/rounds.py`.
 
     - `vector`, shape (n_params,) or (n_params + 1,): what is averaged, in the memory of the model; see
       `TrainState.vector`.
@@ -172,7 +159,13 @@ _MOST_ROUNDS: Final = 256
 
 
 class OffloadedRounds:
-    """Hands rounds of one rank to the wire."""
+    """Hands rounds of one rank to the wire.
+
+    Of a thousand simulated ranks each takes a step of a microsecond in a round, and its thread and the rank loop a
+    hundred. Where the wire runs collectives as a whole (`dsgd.comm.base`) rounds go to it: what each rank does in a
+    round, and how long that would take. The last rank to come does the work of all, round by round, and adds up the
+    models; the seconds of each round are those of ordinary ones.
+    """
 
     def __init__(
         self,

@@ -21,31 +21,28 @@ What belongs to the rows of a rank (`dsgd.local.base.OF_ROWS`) continues only wi
 with others it begins anew. Ranks have different numbers of them: in a table, the shorter ones end in zeros.
 
 Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
-(`dsgd.local.sgd_state`), of which strategies may remember something too.
+(`dsgd.local.sgd_state.Dual`), of which strategies may remember something too.
 
-**The state that one call of ``partial_fit`` leaves for the next.**
+**The state that one call of ``partial_fit`` leaves for the next.** Strategies, compressors and local rules remember
+(momentum, residuals, centres, where random streams are). A user who calls for one epoch at a time wants what one
+training of as many epochs gives.
 
-Problem: strategies, compressors and local rules remember (momentum, residuals, centres, where random streams are). A
-user who calls for one epoch at a time wants what one training of as many epochs gives.
-
-Method: at the end of the last epoch, before the models of the ranks are combined, rank 0 gathers the contents of a
-checkpoint, except what the next call brings itself: the rows, the model if all ranks have the same one, and the place
-in the epoch. The next call passes it to its rank 0, which sends it to the ranks.
+At the end of the last epoch, before the models of the ranks are combined, rank 0 gathers the contents of a checkpoint,
+except what the next call brings itself: the rows, the model if all ranks have the same one, and the place in the epoch.
+The next call passes it to its rank 0, which sends it to the ranks.
 
 The next call has its own rows, so a rank continues with its state whatever rows it is given. Another number of ranks
 takes the state over as from a checkpoint (`dsgd.handover`).
 
-What a server remembers beside its model is not among it, nor are the models of its workers: the next call begins with
-the model of the server.
+What a server remembers alongside its model is not among it, nor are the models of its workers: the next call begins
+with the model of the server.
 
 Cost: an all-gather of a dozen numbers and eight bytes per vector; a vector that is equal on all ranks is kept once, of
 every other one rank 0 gathers all rows. Where nothing is remembered that is all.
 
-Where the mean of the last models of an epoch is computed: by a server, by ranks or by threads.
-
-A server and ranks that take the same steps have one model each and look at it after every step. Threads that step on
-one model look at it so often that it costs little beside their steps, and at the end of an epoch add up what all have
-seen. See `dsgd.local.sgd_state`.
+**The mean of the last models of an epoch** (`dsgd.local.sgd_state`). A server and ranks that take the same steps have
+one model each and take it in after every step. Threads that step on one model take it in so often that it costs little
+alongside their steps, and at the end of an epoch add up what all have seen.
 """
 
 from __future__ import annotations

@@ -2,18 +2,6 @@
 
 That is the abort flag, which is read between two calls of a kernel; rows of a file, which are let go again; the clock
 of a simulated rank; a model that threads share; and the local term of a strategy.
-
-Visiting the rows of a rank when all threads of its process share one model.
-
-Rounds of a fixed time: the rank loop's part of `dsgd.sync.AnytimeSGD`.
-
-A rank visits its rows in a circle, from where it stopped; that place follows from its step counter, so snapshots need
-not contain it. The rank checks the clock after every slice of rows. Slices grow to an eighth of the time at the pace so
-far, so a round ends close to its time although a call of the kernel cannot be interrupted, and a slow rank still visits
-at least one row.
-
-How many rows each has visited is summed before the models are: from that number every rank has its weight, and all of
-them see at the same moment that the epoch is over.
 """
 
 from __future__ import annotations
@@ -235,7 +223,14 @@ MAX_GROWTH: Final = 2
 
 
 class AnytimeRounds:
-    """Runs the rounds of one rank."""
+    """Runs the rounds of one rank.
+
+    A rank visits its rows in a circle, from where it stopped; that place follows from its step counter, so snapshots
+    need not contain it. The rank checks the clock after every slice of rows. Slices grow to an eighth of the time at
+    the pace so far, so a round ends close to its time although a call of the kernel cannot be interrupted, and a slow
+    rank still visits at least one row. How many rows each has visited is summed before the models are: from that number
+    every rank has its weight, and all of them see at the same moment that the epoch is over.
+    """
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class ADMM(AbstractStrategy[ConsensusState], AbstractLocalTerm[ConsensusState]):
         z   <- sum_p w_p (x_p + u_p)
         u_p <- u_p + x_p - z
 
-    The minimum is looked for by the steps of a round, from where x_p is. The spring is applied every `stretch` rows
+    The minimum is approached by the steps of a round, from where x_p is. The spring is applied every `stretch` rows
     (with a local rule, after every minibatch) as an implicit step, stable at any rate: with s the sum of the rates
     since the last time, ``x <- (x + s rho (z - u_p)) / (1 + s rho)``. Where nothing moves any more the models are
     equal, and ``grad f_p = -rho u_p``, of which the weighted sum is zero: z is the minimum of the whole, however few
