@@ -149,10 +149,9 @@ import importlib
 import json
 import os
 import numpy as np, scipy.sparse as sp
-from dsgd.kernels import LOSSES, SCHEDULES, rows, sgd, vector
-from dsgd.kernels import sgd
-from dsgd.kernels import rules
-from dsgd.kernels import order
+from dsgd.kernels import order, rows, rules, sgd, vector
+from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.state import SCHEDULES
 from dsgd.local import SGD, Objective
 from dsgd.local.ingest import concat_blocks
 from dsgd.local.objective import n_params

@@ -119,7 +119,7 @@ _USES = """
 import numpy as np
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.datasets import registry
-from dsgd.kernels import LOSSES, loss_and_slope
+from dsgd.kernels.losses import LOSSES, loss_and_slope
 from dsgd.local.rules import Signum
 from reference import sgd
 
