@@ -92,7 +92,6 @@ def kind_of(source: Source) -> str:
     if isinstance(item, type) and issubclass(item, AbstractCompressor):
         words = {
             "unbiased": item.unbiased,
-            "linear": item.linear,
             "sparse": item.sparse,
             "with a memory of its own": item.remembers,
             "in need of error feedback": item.needs_feedback,

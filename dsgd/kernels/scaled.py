@@ -23,11 +23,11 @@ scikit-learn truncates after it has averaged and loses the correction; here the 
 
 Cost: the entries of a row, and one more pass over them with averaging.
 
-Source: Bottou, Stochastic Gradient Tricks, section 5.4 (the average); `dsgd.kernels.scaled` for L1.
+Source: Bottou, Stochastic Gradient Tricks, section 5.4 (the average).
 
 The model before its L1 penalty, which ranks may average, and the conversion to and from the model.
 
-With the cumulative penalty of `dsgd.kernels.scaled`, a weight is at every moment the sum z of its steps without
+With the cumulative penalty, a weight is at every moment the sum z of its steps without
 penalty, moved towards zero by u, the penalty due so far, but never across zero::
 
     w = sign(z) max(0, |z| - u),  z = w - q
