@@ -1,6 +1,4 @@
-"""Penalties: scaled weights, cumulative L1 truncation, and its dual.
-
-The penalties: a table of constants, and the truncation that gives L1 its exact zeros.
+"""The penalties: a table of constants, scaled weights, and the truncation that gives L1 its exact zeros, with its dual.
 
 A step on penalty ``alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)`` has two parts. The L2 part multiplies every weight by
 ``max(0, 1 - (1 - r) eta alpha)`` before the gradient is added; kernels keep the product in one number and fold it into
@@ -8,16 +6,13 @@ the weights later. The L1 part is the cumulative penalty of Tsuruoka, Tsujii and
 in scikit-learn: u is the penalty that every weight could have received so far, q_j what weight j did receive, and a
 weight is moved towards zero by what is still owed, never across it, when its feature is seen.
 
-**Weights as a scale times what is stored, and their average: the parts of a step that kernels of SGD share.**
-
-Problem: the L2 penalty shrinks every weight in every step, and an averaged model changes in every entry, which would
-cost a pass over the model where a row has few entries.
-
-Method: the model is ``scale * stored``, so that shrinking is one multiplication; the scale is folded back into the
-weights before it underflows, and at the end of every call: between calls the parameters are the true model. The average
-of the iterates is ``(auxiliary + a stored) / b``, of which a step changes the entries of its row, a and b only. It is
-kept in float64: after some millions of steps a further one changes it by less than float32 can hold. The L1
-penalty that every weight owes is one number; a weight pays when a row comes that has its column.
+**Weights as a scale times what is stored**, and their average: the parts of a step that kernels of SGD share. The L2
+penalty shrinks every weight in every step, and an averaged model changes in every entry, which would cost a pass over
+the model where a row has few entries. So the model is ``scale * stored``: shrinking is one multiplication; the scale is
+folded back into the weights before it underflows, and at the end of every call: between calls the parameters are the
+true model. The average of the iterates is ``(auxiliary + a stored) / b``, of which a step changes the entries of its
+row, a and b only. It is kept in float64: after some millions of steps a further one changes it by less than float32 can
+hold. The L1 penalty that every weight owes is one number; a weight pays when a row comes that has its column.
 
 scikit-learn truncates after it has averaged and loses the correction; here the average is that of the iterates.
 
@@ -25,10 +20,9 @@ Cost: the entries of a row, and one more pass over them with averaging.
 
 Source: Bottou, Stochastic Gradient Tricks, section 5.4 (the average).
 
-The model before its L1 penalty, which ranks may average, and the conversion to and from the model.
-
-With the cumulative penalty, a weight is at every moment the sum z of its steps without
-penalty, moved towards zero by u, the penalty due so far, but never across zero::
+**The model before its L1 penalty**, which ranks may average, and the conversion to and from the model. With the
+cumulative penalty, a weight is at every moment the sum z of its steps without penalty, moved towards zero by u, the
+penalty due so far, but never across zero::
 
     w = sign(z) max(0, |z| - u),  z = w - q
 

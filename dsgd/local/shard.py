@@ -1,22 +1,19 @@
 """The rows of a rank: in memory or in mapped files, and the order of an epoch.
 
-Arrays in memory-mapped files, for rows that exceed memory.
-
-The file has no name from the start (or loses it at once, where the file system knows no nameless files), so nothing is
-left of it when the process is killed. Its room on disk is taken before anything is written: a full disk is an error
-here, and not a bus error in the middle of an epoch.
+**Arrays in memory-mapped files**, for rows that exceed memory. The file has no name from the start (or loses it at
+once, where the file system knows no nameless files), so nothing is left of it when the process is killed. Its room on
+disk is taken before anything is written: a full disk is an error here, and not a bus error in the middle of an epoch.
 
 A mapping counts as memory of the process only while its pages are in the page table, and Dask's nannies count exactly
 that. `release` takes pages out of the table; the system keeps their contents and writes them to disk when it needs the
 memory. A pass that releases the rows behind it needs a bounded amount of memory for a file of any size.
 
-The order in which a rank walks its rows: drawn once, in pieces of memory, and then shuffled in each epoch.
-
-Where rows stay in the memory of the caller, to visit one after another from anywhere costs three times as much as to
-read them from one end to the other: pages, not lines, are what is waited for. A copy in the order of training costs
-more than several epochs, because memory that is touched for the first time is slow. So rows stay where they are, and
-their order has two levels: chunks of 32 neighbours follow each other in a random order, and of every 32 such chunks,
-which together lie in a cache, the rows are shuffled among themselves. Up to 1,024 rows that is an order like any other;
+**The order in which a rank walks its rows**: drawn once, in pieces of memory, and then shuffled in each epoch. Where
+rows stay in the memory of the caller, to visit one after another from anywhere costs three times as much as to read
+them from one end to the other: pages, not lines, are what is waited for. A copy in the order of training costs more
+than several epochs, because memory that is touched for the first time is slow. So rows stay where they are, and their
+order has two levels: chunks of 32 neighbours follow each other in a random order, and of every 32 such chunks, which
+together lie in a cache, the rows are shuffled among themselves. Up to 1,024 rows that is an order like any other;
 beyond, it costs half as much again as the order of the listing, and 15 ns a row to be drawn.
 
 The order depends on (seed, number of the row in the listing of a rank, class) and on nothing else: not on whether rows
@@ -49,8 +46,6 @@ Cost: 12 bytes a visit while the order is made, 4 after. The order of an epoch i
 
 Source: two levels of shuffling, of blocks and in blocks: Xu et al. 2022 (CorgiPile). Strata: Zhao and Zhang 2014
 (stratified sampling removes the variance between strata), here by systematic sampling from each.
-
-The rows of a rank, where they lie, and their places in the order of training.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Searches over SVMs along chains of warm starts.
+"""Searches over kernel SVMs that solve the C of each split one from another.
 
-Chains of candidates: those that differ in C alone, by ascending C, on the training rows of one split.
+A search of eight C, three gammas and five folds is 120 cold fits and a last one. Neighbours in C have nearly the same
+solution and need the same kernel rows, and beyond some C all have the very same solution. So candidates that differ in
+C alone, by ascending C and on the training rows of one split, make a chain, which ends where C bounds no variable.
 
 Two routes lead along a chain, and both end at every point as a cold fit does, to its tolerance:
 
@@ -13,18 +15,10 @@ Two routes lead along a chain, and both end at every point as a cold fit does, t
 On either, a machine that has no variable at its upper bound is that of every larger C: higher bounds let no variable
 move that could not move before. So it is neither solved nor scored again.
 
-**The search for parameters of kernel SVMs that solves the C of each split one from another.**
-
-Problem: a search of eight C, three gammas and five folds is 120 cold fits and a last one. Neighbours in C have nearly
-the same solution and need the same kernel rows, and beyond some C all have the very same solution.
-
-Method: candidates that differ in C alone make a chain, which is solved on each split
-with warm starts and shared kernel rows, or, where problems are small, by fits; it ends where C bounds no variable.
-
 Cost: the kernel rows of a chain instead of those of each fit, and nothing for a C that is larger than all variables.
 
-Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, as `dsgd.svm.path` has
-it.
+Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, as in
+`dsgd.svm.path`.
 """
 
 from __future__ import annotations
