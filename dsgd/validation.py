@@ -179,12 +179,13 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Raise `InvalidParameterError` if a field is not what it declares."""
-        for name, where, check in _checks_of(type(self)):
+        kind: Any = type(self)
+        for name, where, check in _checks_of(kind):
             check(self, where, getattr(self, name))
 
 
 @cache
-def _checks_of(kind: type[Any]) -> tuple[tuple[str, str, Callable[[Any, str, Any], None]], ...]:
+def _checks_of(kind: Any) -> tuple[tuple[str, str, Callable[[Any, str, Any], None]], ...]:
     """Return what fields declare: their names, what errors call them, and a check of the part and the value."""
     words, found = _words_of(kind), []
     for each in fields(kind):
