@@ -147,12 +147,12 @@ def compressed_mean(
         compressor.accumulate(vector, memory)
         rest, compressor, memory = memory.residual, compressor.compressor, memory.inner
         vector[:] = rest
-    if isinstance(compressor, compress.MajorityVote):  # a rank without rows has no vote
-        payloads.sum_votes(group, vector, weight > 0.0, compressor, memory, rest)
-    elif group.size > 1 and outweighs(group.size, vector.shape[0], vector.itemsize, compressor):
+    if group.size > 1 and outweighs(group.size, vector.shape[0], vector.itemsize, compressor):
         _sum_decoded(group, vector, compressor, memory, rest)
     else:
-        _sum_of(compressor).run(group, vector, compressor, memory, rest)
+        found = _sum_of(compressor)
+        votes = {"votes": weight > 0.0} if found.by_votes else {}
+        found.run(group, vector, compressor, memory, rest, **votes)
     if isinstance(compressor, compress.DeMo):
         compressor.finish(vector)
 
@@ -255,6 +255,8 @@ class _Sum(NamedTuple):
     cost: Callable[[int, int, int, int, Any], Cost | None]
     #: Whether decoded vectors have the same sum, which may take fewer bytes.
     may_be_decoded: bool = False
+    #: Whether ranks have a vote each, and `run` is also told if this one has: a rank without rows has none.
+    by_votes: bool = False
 
 
 def _whole_cost(rank: int, size: int, n: int, itemsize: int, *_: Any) -> Cost:
@@ -269,7 +271,7 @@ _SUMS: Final[dict[type, _Sum]] = {
     compress.GTopK: _Sum(payloads.gtopk_sum, payloads.gtopk_cost),
     compress.Half: _Sum(payloads.sum_halves, payloads.halves_cost),
     compress.Identity: _Sum(lambda group, vector, *_: group.allreduce(vector), _whole_cost),
-    compress.MajorityVote: _Sum(payloads.sum_votes, payloads.votes_cost),
+    compress.MajorityVote: _Sum(payloads.sum_votes, payloads.votes_cost, by_votes=True),
     compress.NonZero: _Sum(_sum_nonzero, _gathered_cost),
     compress.PowerSGD: _Sum(lambda group, *given: sum_of_factors(group, [given]), _power_cost),
     compress.RandomK: _Sum(_sum_random, _random_cost),

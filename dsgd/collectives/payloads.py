@@ -117,7 +117,7 @@ def _half_words(n: int) -> int:
 
 
 def sum_votes(
-    group: Group, vector: FloatVector, votes: bool, compressor: MajorityVote, memory: Any, rest: FloatVector | None
+    group: Group, vector: FloatVector, compressor: MajorityVote, memory: Any, rest: FloatVector | None, *, votes: bool
 ) -> None:
     """Replace `vector` by the signs of the majority; `votes` says whether this rank has a vote."""
     payload = encode(group, vector, compressor, memory, rest)

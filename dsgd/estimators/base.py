@@ -4,8 +4,8 @@ Every fit takes the same path: data become row blocks, each block is inspected w
 are packed into its shard, and the gang runs the rank loop. Arrays in this process are one block and a gang of threads;
 anything else is many blocks and a gang of worker processes.
 
-The steps of that path have a file each: `checks` looks at rows of this process, `job` makes what ranks are sent, and
-`fitted` takes in what they bring home.
+The steps of that path have a file each: `start` looks at rows of this process and takes in what ranks bring home,
+`packing` lays out the rows of a rank, and `job` makes what ranks are sent.
 """
 
 from __future__ import annotations

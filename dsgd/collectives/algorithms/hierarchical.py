@@ -15,7 +15,7 @@ broadcast's messages down. See `cost.allreduce_cost`.
 
 The sum of a unit is added in the order of its ranks' numbers in the tree and the leaders hold equal bits, so every bit
 agrees on all ranks. Where all units have the same number of ranks, a power of two, and the ranks of a unit are
-consecutive, it is bitwise the sum of recursive doubling of all ranks (`recursive_doubling`); otherwise, and where the
+consecutive, it is bitwise the sum of recursive doubling of all ranks (`doubling_plan`); otherwise, and where the
 leaders add round a ring, the order of additions is another one and the last bits may differ.
 
 Source: Karonis et al. 2000 (MPICH-G2, trees by levels of the network); Thakur, Rabenseifner and Gropp 2005 (inside).

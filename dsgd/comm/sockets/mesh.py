@@ -9,7 +9,7 @@ In a small gang these are all. In a larger one they are its neighbours in a hype
 that ranks which do not fit are found before work starts.
 
 Of two first peers the higher rank connects. Later either may, the higher at once and the lower a moment later, since
-usually both need the connection; `link_table` says whose holds. A thread lets peers in (`acceptor`), so a rank waits
+usually both need the connection; `LinkTable` says whose holds. A thread lets peers in (`acceptor`), so a rank waits
 for no other one but for its answers. The port is closed when the last peer has come: at once in a small gang, with the
 transport in a larger one.
 
