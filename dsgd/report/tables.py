@@ -101,6 +101,12 @@ class Table:
         parts, names = [list(range(len(heads)))], list(range(min(max(1, self.n_text), len(heads) - 1)))
         is_narrow = 0 < width < sum(sizes) + 2 and len(names) < len(heads) - 1
         if is_narrow:
+            # The columns that every part begins with are to tell its rows apart, if there is room for that.
+            while len({tuple(line[k] for k in names) for line in lines}) < len(lines):
+                rest = sizes[len(names) + 1 :]
+                if not rest or sum(sizes[: len(names) + 1]) + max(rest) + 2 > width:
+                    break
+                names.append(len(names))
             parts = [names.copy()]
             for k in range(len(names), len(heads)):
                 if len(parts[-1]) > len(names) and sum(sizes[n] for n in parts[-1]) + sizes[k] + 2 > width:

@@ -33,8 +33,8 @@ few.
   margin after a few passes. On features of different scales, or at large C, that takes thousands of passes, which
   cannot be known in advance; so the rate is watched here too, and if it predicts more than `PATIENCE` further passes,
   plus one for every ten columns, Newton's method continues from there.
-- Of some hundred rows a Newton step costs more in calls from Python than a hundred passes: there coordinate descent
-  begins whatever the loss, with more passes ahead.
+- Of some hundred rows a Newton step costs more in calls from Python than a hundred passes, so there coordinate descent
+  may have more of them ahead.
 """
 
 from __future__ import annotations
@@ -154,8 +154,7 @@ COLUMNS_PER_PASS = 10.0
 
 #: Reads of entries in the time that Newton's method needs beside those of its own, in calls from Python: of few rows
 #: there may be so many more ahead.
-READS_AHEAD = 2**20
-SMOOTH_READS_AHEAD = 2**18
+READS_AHEAD = 2**18
 
 #: The same for a squared loss on more columns than rows, and the passes after which the rate is judged there: for long
 #: the dual objective says nothing, and Newton's method finds it hard to begin early.
@@ -237,21 +236,19 @@ def _solve_penalised(
     """Solve a problem whose intercept is penalised; see `solve_linear`."""
     rows = problem.rows
     limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "team": team}
-    more = 1.0 / max(rows.n_entries, FEW_ENTRIES)
-    is_tall = problem.is_smooth and rows.n_rows >= rows.width
-    if solver == "newton" or (solver == "auto" and is_tall and SMOOTH_READS_AHEAD * more < 3.0 * PATIENCE):
+    if solver == "newton" or (solver == "auto" and problem.is_smooth and rows.n_rows >= rows.width):
         return solve_newton(problem, **limits, start=start or _from_sample(problem, **limits))
     if solver == "cocoa":
         return solve_cocoa(problem, **limits, seed=seed, start=start)
     descend = partial(solve_dual_cd, problem, **limits, seed=seed, start=None if start is None else start.duals)
     if solver == "dual_cd":
         return descend()
-    if is_tall:
-        first = descend(patience=SMOOTH_READS_AHEAD * more)
-    elif problem.is_smooth:
+    if problem.is_smooth:
         first = descend(patience=SMOOTH_PATIENCE, earliest=SMOOTH_EARLIEST)
     else:
-        first = descend(patience=PATIENCE + rows.width / COLUMNS_PER_PASS + READS_AHEAD * more)
+        first = descend(
+            patience=PATIENCE + rows.width / COLUMNS_PER_PASS + READS_AHEAD / max(rows.n_entries, FEW_ENTRIES)
+        )
     if first.converged or first.n_iter >= max_iter:
         return first
     second = solve_newton(problem, **limits, start=first)

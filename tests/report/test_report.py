@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.errors import DsgdError
-from dsgd.report import Axis, Figure, Level, Line, Panel, page
+from dsgd.report import Axis, Figure, Level, Line, Panel, Table, page, show_tables
 from dsgd.report.figures import texts_at
 from dsgd.report.png import canvas, draw, vectors
 from dsgd.report.provenance import load
@@ -161,3 +162,22 @@ def test_a_label_keeps_off_a_line() -> None:
     line = boxes_along(np.array([(0.0, 140.0), (200.0, 140.0), (200.0, 0.0)]), 2.0)
     ((x, y),) = place_labels([(198.0, 142.0)], [SIZE], 5.0, line, FRAME)
     assert y > 142.0 or x > 200.0
+
+
+@pytest.mark.parametrize("n_figures", [1, 3, 12])
+def test_a_wide_table_is_cut_into_parts_that_say_what_their_rows_are(n_figures: int) -> None:
+    """In a file: no line is longer than 100 columns, every figure is there, and no two rows of a part begin alike."""
+    keys = list(itertools.product(("fit of a machine", "prediction"), ("60", "100"), ("two classes", "ten classes")))
+    heads = ["what", "rows", "classes", *(f"figure {k} of many" for k in range(n_figures))]
+    rows = [(*key, *(f"{100 * k + number}.25" for k in range(n_figures))) for number, key in enumerate(keys)]
+    out = io.StringIO()
+    show_tables([Table("", heads, rows)], out)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    found = [line.split() for line in lines if ".25" in line]
+    assert sorted(cell for line in found for cell in line if ".25" in cell) == sorted(
+        cell for row in rows for cell in row[3:]
+    )
+    begins = [" ".join(cell for cell in line if ".25" not in cell) for line in found]
+    n_parts = len(begins) // len(keys)
+    assert all(len(set(begins[k : k + len(keys)])) == len(keys) for k in range(0, n_parts * len(keys), len(keys)))
