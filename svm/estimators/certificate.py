@@ -89,7 +89,8 @@ def _screen_pairs(model: SVC, X: Any, y: AnyArray, weights: FloatVector, norms: 
         sign = np.where(codes[rows] == pair[0], 1.0, -1.0) * model._sign_of_first()
         beta = np.zeros(len(codes))
         beta[model.support_] = pair_coefs[:, k]
-        out[rows, k] = _prove_rows(model._pose(pair, sign, bounds[rows]), beta[rows], sums[rows, k], norms[rows])
+        dual = model._pose(sign, bounds[rows], np.array([len(rows)]))
+        out[rows, k] = _prove_rows(dual, beta[rows], sums[rows, k], norms[rows])
     return out[:, 0] if n_classes == 2 else out
 
 

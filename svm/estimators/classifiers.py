@@ -26,7 +26,7 @@ from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.estimators.pairs import PairTrainer, RowTable
 from dsgd.svm.estimators.votes import break_ties, columns_of, count_votes
-from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernels.rows import distribute, places_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import as_random_state, check_bool, warn_user, weights_of_classes
@@ -92,7 +92,6 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
     classes_: AnyArray
 
     #: Whether a dual has one sum, the linear term −1 and a start at zero, as those do that are solved many in a call.
-    _IS_PLAIN: ClassVar[bool] = False
     #: What LIBSVM says where rows of one class only have weight.
     _ONE_CLASS_LEFT: ClassVar[str] = "Invalid input - all samples with positive weights belong to the same class"
 
@@ -103,12 +102,12 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         """Return the upper bounds of the variables of all rows, shape (n,)."""
 
     @abstractmethod
-    def _pose(self, pair: tuple[int, int], y: FloatVector, bounds: FloatVector) -> Dual:
-        """Return the dual of a pair, of signs and bounds of shape (m,)."""
+    def _pose(self, y: FloatVector, bounds: FloatVector, sizes: IntVector) -> Dual:
+        """Return the duals of pairs of so many samples, one after another, of signs and bounds of shape (m,)."""
 
     @abstractmethod
-    def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
-        """Return the f at which variables are free, one for all or one for each sign, shape (1,) or (2,)."""
+    def _find_thresholds(self, found: FloatMatrix, totals: FloatMatrix) -> FloatMatrix:
+        """Return the thresholds of pairs, shape (n_pairs, n_groups), from those found and the bounds of either sign."""
 
     # -- checks --------------------------------------------------------------------------------------------------
 

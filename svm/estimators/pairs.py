@@ -86,16 +86,19 @@ class PairTrainer:
             most = model._cache_bytes() if self._takes_small_pairs() else 0
             small = ClassPairs(self.kernel, self.X, self.first, self.codes, pool, most)
             sizes = np.bincount(self.codes, minlength=len(model.classes_))[both].sum(axis=1)
-            is_plain = model._IS_PLAIN and dealer is None and model._curve_method() is None
+            is_plain = dealer is None and model._curve_method() is None
             batches = small.batches(self.pairs) if is_plain else []
 
             def train_batch(place: int, pool: Pool) -> None:
                 numbers = batches[place]
-                solved = small.solve_many(both[numbers], self.total, self._sign, tol=tol, max_iter=limit, pool=pool)
-                for number, each in zip(numbers.tolist(), solved, strict=True):
-                    if each is not None:
-                        found[number] = TrainedPair(*each, None)
-                        self._tell_of(self.pairs[number], each[-1])
+                samples, y = small.samples_of(both[numbers], self._sign)
+                dual = model._pose(y, self.total[samples], sizes[numbers])
+                solved = small.solve_many(both[numbers], samples, dual, tol=tol, max_iter=limit, pool=pool)
+                solutions = self._with_thresholds(dual, [solution for _, _, solution in solved], sizes[numbers])
+                for number, (rows, beta, _), solution in zip(numbers.tolist(), solved, solutions, strict=True):
+                    if solution.converged and not _is_faint(dual, solution):
+                        found[number] = TrainedPair(rows, beta, solution, None)
+                        self._tell_of(self.pairs[number], solution)
 
             if batches:
                 pool.spread(train_batch, len(batches))
@@ -140,7 +143,7 @@ class PairTrainer:
         y = np.where(self.codes[rows] == pair[0], 1.0, -1.0) * self._sign
 
         def solve(upper: FloatVector, *, anew: bool = False, near: FloatMatrix | None = None) -> Solution:
-            dual = model._pose(pair, y, upper)
+            dual = model._pose(y, upper, np.array([len(y)]))
             if near is not None and has_linear_start(dual) and self.kernel.name != "linear":
                 dual = replace(dual, alpha=near_start(y, near[0], upper)[None])
 
@@ -154,9 +157,7 @@ class PairTrainer:
                     return go_on(dual, limit)
                 return small.solve(pair, dual, go_on, tol=tol, max_iter=limit, pool=pool)
 
-            solution = self._solve(dual, run)
-            thresholds = model._find_thresholds(dual, solution)
-            return solution if thresholds is solution.thresholds else replace(solution, thresholds=thresholds)
+            return self._with_thresholds(dual, [self._solve(dual, run)], np.array([len(y)]))[0]
 
         solution = solve(bounds)
         near = solution.alpha if model._curve_method() in METHODS else None
@@ -166,6 +167,18 @@ class PairTrainer:
         used = np.flatnonzero(solution.alpha[0])
         rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
         return TrainedPair(rows[used], (y * solution.alpha[0])[used], rest, curve)
+
+    def _with_thresholds(self, dual: Dual, solutions: list[Solution], sizes: IntVector) -> list[Solution]:
+        """Return the solutions of pairs, whose duals are one after another, with the thresholds of the machine."""
+        if not dual.by_sign:
+            return solutions
+        side = 2 * np.repeat(np.arange(len(sizes)), sizes) + (dual.y[0] < 0)
+        totals = np.bincount(side, weights=dual.upper[0], minlength=2 * len(sizes)).reshape(-1, 2)
+        found = np.array([each.thresholds for each in solutions])
+        thresholds = self.model._find_thresholds(found, totals)
+        if thresholds is found:
+            return solutions
+        return [replace(each, thresholds=ends) for each, ends in zip(solutions, thresholds, strict=True)]
 
     def _tell_of(self, pair: tuple[int, int], solution: Solution) -> None:
         """Tell who listens that a pair is solved."""
@@ -184,7 +197,7 @@ class PairTrainer:
         solution, aim = run(dual, tol, limit), tol
         most = 3 * solution.counts.n_iter // 2 + _STEPS_EACH * dual.y.size
         most = min(most, limit) if limit >= 0 else most
-        while dual.by_sign and _margin(solution) < 2 * solution.gap and _NO_GAP < solution.gap < aim:
+        while _is_faint(dual, solution) and solution.gap < aim:
             left, aim = max(most - solution.counts.n_iter, 0), 0.5 * solution.gap
             again = run(replace(dual, alpha=solution.alpha, u=solution.u), aim, left)
             best = again if again.gap <= solution.gap else solution
@@ -257,6 +270,11 @@ class PairTrainer:
             if margin > 0:
                 scores[fold] = (solution.u - solution.thresholds.mean())[place[fold]] / margin
         return scores
+
+
+def _is_faint(dual: Dual, solution: Solution) -> bool:
+    """Return whether a machine would be divided by a margin that is not certain."""
+    return dual.by_sign and _margin(solution) < 2 * solution.gap and solution.gap > _NO_GAP
 
 
 def _margin(solution: Solution) -> float:

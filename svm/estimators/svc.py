@@ -20,9 +20,8 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.classifiers import AbstractKernelClassifier
-from dsgd.svm.estimators.kernel_base import fill
-from dsgd.svm.kernel_solver.problem import Dual, Solution
-from dsgd.types import AnyArray, FloatVector
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 
 @inherit_docs
@@ -67,8 +66,6 @@ class SVC(AbstractKernelClassifier):
     (['no'], True)
     """
 
-    _IS_PLAIN: ClassVar[bool] = True
-
     C: float = 1.0
     solver: str = "block"
 
@@ -76,13 +73,13 @@ class SVC(AbstractKernelClassifier):
         bounds: FloatVector = float(self.C) * self.class_weight_[codes] * weights
         return bounds
 
-    def _pose(self, pair: tuple[int, int], y: FloatVector, bounds: FloatVector) -> Dual:
+    def _pose(self, y: FloatVector, bounds: FloatVector, sizes: IntVector) -> Dual:
         # On a gang the solver copies what belongs to its own samples: a number for all takes no memory.
         fill = np.full if self._gang is None else lambda shape, value: np.broadcast_to(value, shape)
         return Dual(y[None], fill((1, len(y)), -1.0), bounds[None], fill((1, len(y)), 0.0))
 
-    def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
-        return solution.thresholds
+    def _find_thresholds(self, found: FloatMatrix, totals: FloatMatrix) -> FloatMatrix:
+        return found
 
 
 @inherit_docs
@@ -143,42 +140,49 @@ class NuSVC(AbstractKernelClassifier):
         # The lightest class counts once: only ratios matter, and tol is meant for variables of about one.
         scale = self.class_weight_ / self.class_weight_.min()
         counts: FloatVector = np.bincount(codes, weights=weights, minlength=len(scale)).astype(np.float64)
-        for pair in combinations(range(len(scale)), 2):
-            n = counts[list(pair)]
-            totals = n * scale[list(pair)]
-            if self._half(n) > n.min() * (1 + 1e-12) and self._half(totals) > totals.min() * (1 + 1e-12):
-                raise InvalidDataError(
-                    f"specified nu is infeasible: NuSVC(nu={self.nu:g}) needs more samples than "
-                    f"the smaller of classes {self.classes_[list(pair)]} has; their weights are {n}. Take nu up to "
-                    f"{2 * n.min() / n.sum():.6g}, or class_weight='balanced'."
-                )
+        pairs = np.array(list(combinations(range(len(scale)), 2)))
+        parts = counts[pairs], (counts * scale)[pairs]
+        for pair in pairs[np.all([self._half(n) > n.min(axis=1) * (1 + 1e-12) for n in parts], axis=0)]:
+            n = counts[pair]
+            raise InvalidDataError(
+                f"specified nu is infeasible: NuSVC(nu={self.nu:g}) needs more samples than "
+                f"the smaller of classes {self.classes_[pair]} has; their weights are {n}. Take nu up to "
+                f"{2 * n.min() / n.sum():.6g}, or class_weight='balanced'."
+            )
         bounds: FloatVector = scale[codes] * weights
         return bounds
 
-    def _half(self, totals: FloatVector) -> float:
+    def _half(self, totals: AnyArray) -> AnyArray:
         """Return half the share ν of the total weight of a pair, the sum of the variables of either class."""
-        return 0.5 * float(self.nu) * float(totals.sum())
+        return 0.5 * float(self.nu) * totals.sum(axis=-1)
 
-    def _pose(self, pair: tuple[int, int], y: FloatVector, bounds: FloatVector) -> Dual:
-        sides = [np.flatnonzero(y > 0), np.flatnonzero(y < 0)]
-        totals = np.array([bounds[side].sum() for side in sides])
-        amount = min(self._half(totals), float(totals.min()))
+    def _pose(self, y: FloatVector, bounds: FloatVector, sizes: IntVector) -> Dual:
+        # As LIBSVM starts: the first of each side are at their bounds, one is between. A line of a table for each side.
+        side = 2 * np.repeat(np.arange(len(sizes)), sizes) + (y < 0)
+        order, counts = np.argsort(side, kind="stable"), np.bincount(side, minlength=2 * len(sizes))
+        line = side[order]
+        place = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
+        table = np.zeros((len(counts), counts.max()))
+        table[line, place] = bounds[order]
+        ends = np.cumsum(table, axis=1)
+        totals = ends[:, -1].reshape(-1, 2)
+        amounts = np.repeat(np.minimum(self._half(totals), totals.min(axis=1)), 2)[:, None]
+        before = np.concatenate([np.zeros((len(counts), 1)), ends[:, :-1]], axis=1)
         alpha = np.empty(len(y))
-        for side in sides:
-            alpha[side] = fill(bounds[side], amount)
+        alpha[order] = np.where(ends < amounts, table, np.clip(amounts - before, 0.0, table))[line, place]
         return Dual(y[None], np.zeros((1, len(y))), bounds[None], alpha[None], by_sign=True)
 
-    def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
-        totals = np.array([dual.upper[dual.y > 0].sum(), dual.upper[dual.y < 0].sum()])
-        excess = self._half(totals) / totals.min()
-        if excess <= 1 + 1e-12:
-            return solution.thresholds
+    def _find_thresholds(self, found: FloatMatrix, totals: FloatMatrix) -> FloatMatrix:
+        excess = self._half(totals) / totals.min(axis=1)
+        pairs = np.flatnonzero(excess > 1 + 1e-12)
+        if not len(pairs):
+            return found
         # All of the lighter class is at its bound, so its threshold may be anywhere beyond. The margin grows with the
         # excess of the sum that class weights require: from the nearest threshold, without an excess, to infinity.
-        light = int(np.argmin(totals))
-        thresholds = solution.thresholds.copy()
-        thresholds[light] = thresholds[1 - light] + excess * (thresholds[light] - thresholds[1 - light])
-        return thresholds
+        light, found = np.argmin(totals, axis=1)[pairs], found.copy()
+        heavy = found[pairs, 1 - light]
+        found[pairs, light] = heavy + excess[pairs] * (found[pairs, light] - heavy)
+        return found
 
     @property
     def C_(self) -> FloatVector:  # noqa: N802

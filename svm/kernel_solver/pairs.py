@@ -340,6 +340,9 @@ _LARGEST, _WIDEST = 2000, 4096
 #: From so many classes on a sample is a member of some pair often enough that all values within its class pay.
 _MANY_CLASSES = 5
 
+#: Values within classes of a slab.
+_SLAB = 50_000
+
 #: Members that a round adds, at least. Where all values are no more than so many cheap ones, all samples are members at
 #: once, as with the solver of one problem: the machine is then the same to rounding, whichever of the two finds it.
 _FEWEST, _AT_ONCE = 16, 30_000
@@ -400,14 +403,16 @@ class ClassPairs:
         ends = np.concatenate([[0], np.cumsum(counts[classes] ** 2)])
         self._own, self._own_at[classes] = np.empty(ends[-1]), ends[:-1]
 
-        def work(start: int, _: int) -> None:
-            code = classes[start]
-            rows = span(Rows(len(self._rows), dense=self._rows), self._ends[code], self._ends[code + 1])
-            out = self._own[ends[start] : ends[start + 1]].reshape(rows.n, rows.n)
-            with np.errstate(over="ignore", invalid="ignore"):  # non-finite values are refused later; no warning here
-                block_values(self._kernel, rows, rows, np.float64, out)
+        def work(start: int, stop: int) -> None:
+            for place in range(start, stop):
+                code = classes[place]
+                rows = span(Rows(len(self._rows), dense=self._rows), self._ends[code], self._ends[code + 1])
+                out = self._own[ends[place] : ends[place + 1]].reshape(rows.n, rows.n)
+                with np.errstate(over="ignore", invalid="ignore"):  # non-finite values are refused later; no warning
+                    block_values(self._kernel, rows, rows, np.float64, out)
 
-        pool.slabs(work, len(classes), 1)
+        # To start a thread takes as long as some ten thousand values do.
+        pool.slabs(work, len(classes), max(1, _SLAB * len(classes) // max(1, int(ends[-1]))))
         self.n_evaluations = int(ends[-1])
 
     def takes(self, pair: tuple[int, int]) -> bool:
@@ -451,34 +456,31 @@ class ClassPairs:
         rest = go_on(start, max_iter - solution.counts.n_iter if max_iter >= 0 else -1)
         return replace(rest, counts=solution.counts + rest.counts)
 
-    def solve_many(
-        self, pairs: IntVector, upper: FloatVector, sign: float, *, tol: float, max_iter: int, pool: Pool
-    ) -> list[tuple[IntVector, FloatVector, Solution] | None]:
-        """Solve the duals of `SVC` of pairs in one call: of tiny pairs most time would go into calls.
-
-        - returned: of each pair its samples with coefficients, these, and the rest of its solution; None where
-          it is left open.
-        """
-        pool.check()
-        begin, counts = time.perf_counter(), np.diff(self._ends)[pairs]
-        lengths, sizes = counts.ravel(), counts.sum(axis=1)
+    def samples_of(self, pairs: IntVector, sign: float) -> tuple[IntVector, FloatVector]:
+        """Return the samples of small pairs, one pair after another, and their signs."""
+        lengths = np.diff(self._ends)[pairs].ravel()
         # Rows of the classes one after another: those of a class are a stretch.
         rows = np.arange(lengths.sum()) + np.repeat(self._ends[pairs].ravel() - np.cumsum(lengths) + lengths, lengths)
-        samples, n = self._order[rows], len(rows)
-        y = np.repeat(np.tile([sign, -sign], len(pairs)), lengths)
-        parts = np.stack([y, np.full(n, -1.0), upper[samples], np.zeros(n)])
+        return self._order[rows], np.repeat(np.tile([sign, -sign], len(pairs)), lengths)
+
+    def solve_many(
+        self, pairs: IntVector, samples: IntVector, dual: Dual, *, tol: float, max_iter: int, pool: Pool
+    ) -> list[tuple[IntVector, FloatVector, Solution]]:
+        """Solve the duals of pairs, one after another, in one call: of tiny pairs most time would go into calls.
+
+        - returned: of each pair its samples with coefficients, these, and the rest of its solution.
+        """
+        pool.check()
+        begin, sizes = time.perf_counter(), np.diff(self._ends)[pairs].sum(axis=1)
+        parts = np.concatenate([dual.y, dual.p, dual.upper, dual.alpha])
         most = FIRST_STEPS * sizes if self._kernel.name == "linear" else np.full(len(pairs), _STEPS)
         limits = most if max_iter < 0 else np.minimum(most, max_iter)
-        told, records = self._run(pairs, parts, np.empty(n), 1, tol, limits, pool)
+        told, records = self._run(pairs, parts, np.empty(len(samples)), dual.n_groups, tol, limits, pool)
         used = np.flatnonzero(parts[3])
         ends = np.searchsorted(used, np.concatenate([[0], np.cumsum(sizes)])).tolist()
-        of, beta = samples[used], (y * parts[3])[used]
-        seconds = (time.perf_counter() - begin) / len(pairs)
-        found: list[tuple[IntVector, FloatVector, Solution] | None] = []
-        for k, solution in enumerate(_solutions(told, records, sizes, seconds)):
-            part = slice(ends[k], ends[k + 1])
-            found.append((of[part], beta[part], solution) if solution.converged else None)
-        return found
+        of, beta = samples[used], (parts[0] * parts[3])[used]
+        solutions = _solutions(told, records, sizes, (time.perf_counter() - begin) / len(pairs))
+        return [(of[a:b], beta[a:b], each) for a, b, each in zip(ends[:-1], ends[1:], solutions, strict=True)]
 
     def batches(self, pairs: Sequence[tuple[int, int]]) -> list[IntVector]:
         """Return pairs that `solve_many` takes, by their numbers, a few hundred samples together."""

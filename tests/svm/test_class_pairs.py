@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits, make_classification
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from dsgd.errors import InvalidDataError
@@ -233,13 +232,15 @@ def test_pairs_solved_many_in_a_call_are_those_of_a_call_each(monkeypatch):
     y = np.repeat(np.arange(40), rng.integers(1, 12, 40))
     X = rng.normal(size=(len(y), 4)) + rng.normal(size=(40, 4))[y]
     weights = rng.choice([0.5, 1.0, 2.0], len(y))
-    for options in ({}, {"class_weight": "balanced", "C": 1e-4}, {"max_iter": 12}, {"n_jobs": 3}):
+    several = [{}, {"class_weight": "balanced", "C": 1e-4}, {"max_iter": 12}, {"n_jobs": 3}]
+    shares = [{"nu": 0.02}, {"nu": 0.4, "class_weight": "balanced"}, {"nu": 0.02, "max_iter": 12, "n_jobs": 3}]
+    for make, options in [*((SVC, each) for each in several), *((NuSVC, each) for each in shares)]:
         found = []
         for tiny in (0, small_pairs._TINY):
             monkeypatch.setattr(small_pairs, "_TINY", tiny)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                found.append(SVC(**options).fit(X, y, weights))
+                warnings.simplefilter("ignore")  # of steps and of margins
+                found.append(make(**options).fit(X, y, weights))
         one, many = found
         for name in ("dual_coef_", "intercept_", "support_", "n_iter_", "gap_", "dual_objective_", "duality_gap_"):
             np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
