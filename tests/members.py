@@ -14,6 +14,7 @@ from dsgd.sync import (
     ADMM,
     ADPSGD,
     ASGD,
+    DESLOC,
     DPSGD,
     EASGD,
     SCAFFOLD,
@@ -159,6 +160,7 @@ MEMBERS = [
         twins.Often,
         PostLocalSGD(8, 8),
     ),
+    Member(DESLOC(8, 2, 3), rules.Mean, averages, Settles(), twins.Averaging, DESLOC(8, 1, 1)),
     Member(EpochAveraging(), rules.Mean, lambda P: sums(P, M, EPOCHS), Settles(2.5), twins.Seldom),
     Member(
         AnytimeSGD(1e9),

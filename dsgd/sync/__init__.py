@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dsgd.sync.gossip import DPSGD, SGP, ChocoSGD
     from dsgd.sync.hogwild import Hogwild
     from dsgd.sync.leaders import AsyncLeaderSGD, LeaderSGD
-    from dsgd.sync.local import EpochAveraging, LocalSGD, OneShotAveraging, PostLocalSGD
+    from dsgd.sync.local import DESLOC, EpochAveraging, LocalSGD, OneShotAveraging, PostLocalSGD
     from dsgd.sync.minibatch import MinibatchSGD
     from dsgd.sync.names import STRATEGIES
     from dsgd.sync.outer import DiLoCo, SlowMo
@@ -64,6 +64,7 @@ __all__ = [
     "ADMM",
     "ADPSGD",
     "ASGD",
+    "DESLOC",
     "DPSGD",
     "EASGD",
     "SCAFFOLD",
@@ -140,7 +141,7 @@ __getattr__ = loaded_on_use(
         ".gossip": "DPSGD SGP ChocoSGD",
         ".hogwild": "Hogwild",
         ".leaders": "AsyncLeaderSGD LeaderSGD",
-        ".local": "EpochAveraging LocalSGD OneShotAveraging PostLocalSGD",
+        ".local": "DESLOC EpochAveraging LocalSGD OneShotAveraging PostLocalSGD",
         ".minibatch": "MinibatchSGD",
         ".names": "STRATEGIES",
         ".outer": "DiLoCo SlowMo",

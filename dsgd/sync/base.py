@@ -10,7 +10,7 @@ period during training (`AbstractAdaptation`), every rank cuts the rest of an ep
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from dsgd.collectives.group import Group
 from dsgd.compress.base import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.handover import Handover, handover_of
-from dsgd.sync.averaging import MomentumPolicy
+from dsgd.sync.averaging import MomentumPolicy, carry_over
 from dsgd.sync.period import AbstractPeriod, EveryRows, Taxonomy, Weighing
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import Checked
@@ -125,6 +125,11 @@ class AbstractStrategy(Checked, ABC, Generic[StateT]):
         return False
 
     @property
+    def treats_memory(self) -> bool:
+        """Whether something happens to the memory of a local rule after a synchronisation."""
+        return self.momentum != "keep"
+
+    @property
     def hides_exchange(self) -> bool:
         """Whether the exchange of a round runs beside the steps of later ones."""
         return self.overlap
@@ -210,6 +215,22 @@ class AbstractStrategy(Checked, ABC, Generic[StateT]):
         state : StateT
             What `init` returned; updated in place.
         """
+
+    def carry_over(self, group: Group, memory: Mapping[str, FloatVector], weight: float, state: StateT) -> None:
+        """Treat what the local rule of a rank remembers as `momentum` says, after `sync`; called by all ranks.
+
+        Parameters
+        ----------
+        group : Group
+            The ranks of the gang.
+        memory : mapping of str to array
+            What the rule remembers, by name; changed in place.
+        weight : float
+            Share of this rank in the mean.
+        state : StateT
+            What `init` returned, as `sync` has left it.
+        """
+        carry_over(self.momentum, group, memory.values(), weight)
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: StateT) -> None:
         """Leave on every rank, bitwise equal, the model that training returns; called by all ranks at the end.

@@ -22,7 +22,7 @@ from dsgd.sync.federated import SCAFFOLD, FedProx
 from dsgd.sync.gossip import DPSGD, SGP, ChocoSGD
 from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.leaders import AsyncLeaderSGD, LeaderSGD
-from dsgd.sync.local import EpochAveraging, LocalSGD, OneShotAveraging, PostLocalSGD
+from dsgd.sync.local import DESLOC, EpochAveraging, LocalSGD, OneShotAveraging, PostLocalSGD
 from dsgd.sync.minibatch import MinibatchSGD
 from dsgd.sync.outer import DiLoCo, SlowMo
 from dsgd.sync.parameter_server import ASGD, BackupWorkers, DelayCompensatedASGD, StalenessAware, StaleSynchronous
@@ -35,6 +35,7 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "one-shot": OneShotAveraging,
         "auto": AutoSync,
         "post-local": PostLocalSGD,
+        "desloc": DESLOC,
         "minibatch": MinibatchSGD,
         "anytime": AnytimeSGD,
         "easgd": EASGD,

@@ -172,7 +172,7 @@ def _problem(n_rows: int) -> tuple[AnyArray, AnyArray]:
 
 def _rule(strategy: AbstractStrategy[Any]) -> Momentum | None:
     """Return a rule with a memory, where the strategy says what becomes of it."""
-    return Momentum(0.9, batch=4) if strategy.momentum != "keep" else None
+    return Momentum(0.9, batch=4) if strategy.treats_memory else None
 
 
 def _estimator(strategy: AbstractStrategy[Any], **options: Any) -> Any:

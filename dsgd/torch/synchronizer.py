@@ -39,7 +39,7 @@ from dsgd.ledger import COMPUTE
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.adaptation import Adaptation
 from dsgd.runtime.train.state import TrainState
-from dsgd.sync import AbstractLocalTerm, AbstractStrategy, Cut, LocalSteps, RoundClock, carry_over
+from dsgd.sync import AbstractLocalTerm, AbstractStrategy, Cut, LocalSteps, RoundClock
 from dsgd.sync.averaging import DelayedMean, beside_for, weighted_mean
 from dsgd.sync.minibatch import buckets_for
 from dsgd.torch import loop
@@ -140,7 +140,7 @@ class Synchronizer:
         self.flat.to_device()
         buffers.to_device()
         self._strategy = loop.bound_to(strategy, self.flat)
-        self._begin(loop.LoopState(module, optimizer, buffers, remembers=strategy.momentum != "keep"))
+        self._begin(loop.LoopState(module, optimizer, buffers, remembers=strategy.treats_memory))
 
     def _begin(self, state: loop.LoopState) -> None:
         """Make what changes while the loop runs, and hook it to the optimiser."""
@@ -344,7 +344,7 @@ class Synchronizer:
                 params *= params.dtype.type(self._scale)
                 params += self._start
             strategy.sync(self._group, self.flat.params, self._weight, at.strategy)
-            carry_over(strategy.momentum, self._group, self._state.memory().values(), self._weight)
+            strategy.carry_over(self._group, self._state.memory(), self._weight, at.strategy)
             if self._scale != 1.0:
                 self._start[:] = self.flat.params
             if self._beside is not None and not self._is_finished:

@@ -18,7 +18,7 @@ from dsgd.local.sgd import is_finite
 from dsgd.local.sgd_state import SGDState, add_to_suffix, is_in_suffix
 from dsgd.runtime.train.run import Run
 from dsgd.runtime.train.visits import AnytimeRounds
-from dsgd.sync import Cut, RoundClock, carry_over
+from dsgd.sync import Cut, RoundClock
 from dsgd.sync.averaging import DelayedMean, beside_for
 from dsgd.sync.minibatch import buckets_for
 
@@ -168,7 +168,7 @@ class Rounds:
             weight = self._weights.weight
             strategy.sync(self._rank.group, at.mixing(), weight, at.strategy)
             at.mixed()
-            carry_over(strategy.momentum, self._rank.group, at.optimizer.memory().values(), weight)
+            strategy.carry_over(self._rank.group, at.optimizer.memory(), weight, at.strategy)
 
     def _exchange_gradients(self, clock: RoundClock, start: int, stop: int, begin: float) -> None:
         """Compute the gradient of some rows and bring home the mean over ranks, and the step along it."""
