@@ -3,8 +3,6 @@
 The names below are loaded when they are first used: a worker that solves needs no estimators, and no scikit-learn.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
@@ -39,15 +37,4 @@ __all__ = [
 ]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".estimators.certificate": "screen",
-        ".estimators.linear": "LinearSVC LinearSVR",
-        ".estimators.single": "SVR NuSVR OneClassSVM",
-        ".estimators.svc": "SVC NuSVC",
-        ".kernel_solver.elimination": "Elimination EliminationRecord",
-        ".kernels.threads": "release_memory",
-        ".path": "PathPoint SVMPath svm_path",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

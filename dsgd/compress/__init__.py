@@ -4,8 +4,6 @@ Collectives and strategies call them. Begin with `base`, which also has the erro
 another compressor leaves out, then `quantise`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
@@ -49,16 +47,4 @@ __all__ = [
 ]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".base": "AbstractCompressor AbstractMemory ErrorFeedback Identity NoMemory",
-        ".layerwise": "Layerwise",
-        ".parse": "COMPRESSOR_NAMES parse_compressor",
-        ".powersgd": "DeMo PowerSGD",
-        ".quantise": "QSGD Half TernGrad",
-        ".residual": "DGC GTopK",
-        ".signs": "AdaptiveThreshold MajorityVote OneBit Sign Threshold",
-        ".sparse": "AdaComp NonZero RandomK TopK",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

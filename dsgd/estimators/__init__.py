@@ -3,8 +3,6 @@
 They are loaded when they are first used: a worker packs rows with a module of this package, and needs no scikit-learn.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
@@ -15,4 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SGDClassifier", "SGDRegressor"]
 
-__getattr__ = loaded_on_use(__name__, {".classifier": "SGDClassifier", ".regressor": "SGDRegressor"})
+__getattr__ = loaded_on_use(__name__)

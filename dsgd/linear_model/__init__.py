@@ -14,8 +14,6 @@ process or on the ranks of a cluster: the solvers are the same, and add up what 
 when they are first used: a worker that solves needs no estimators, and no scikit-learn.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
@@ -27,10 +25,4 @@ if TYPE_CHECKING:
 __all__ = ["ElasticNet", "Lasso", "LogisticRegression", "PoissonRegressor", "Ridge"]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".logistic": "LogisticRegression",
-        ".regressors": "ElasticNet Lasso PoissonRegressor Ridge",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

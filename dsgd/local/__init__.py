@@ -1,7 +1,5 @@
 """What one rank computes: its packed rows, the objective, and steps on them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
@@ -42,16 +40,4 @@ __all__ = [
 ]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".base": "AbstractLocalOptimizer AbstractState",
-        ".cycles": "AbstractCycle Cyclical OneCycle",
-        ".ingest": "make_shard",
-        ".objective": "CustomLoss Objective",
-        ".rules": "LARS AbstractRule Adagrad Adam GradientDescent Momentum",
-        ".sgd": "SGD",
-        ".shard": "Residency Shard",
-        ".variance": "SAGA SVRG AbstractReduction Importance",
-    },
-)
+__getattr__ = loaded_on_use(__name__)
