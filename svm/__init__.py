@@ -11,10 +11,8 @@ if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.svm.estimators.certificate import screen
+    from dsgd.svm.estimators.kernel import SVC, SVR, NuSVC, NuSVR, OneClassSVM, screen
     from dsgd.svm.estimators.linear import LinearSVC, LinearSVR
-    from dsgd.svm.estimators.single import SVR, NuSVR, OneClassSVM
-    from dsgd.svm.estimators.svc import SVC, NuSVC
     from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord
     from dsgd.svm.kernels.threads import release_memory
     from dsgd.svm.path import PathPoint, SVMPath, svm_path

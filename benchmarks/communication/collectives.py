@@ -32,8 +32,15 @@ import numpy as np
 
 from benchmarks.common.measuring import Options, Rows, gloo, in_processes, ratio, table
 from dsgd.collectives import Group, choose_algorithm
-from dsgd.collectives.algorithms.packed_trees import tree_allreduce
-from dsgd.collectives.algorithms.packing import DGX_1V, Packing, best_rate, pack_trees, ring_rate, subgraph
+from dsgd.collectives.algorithms.packing import (
+    DGX_1V,
+    Packing,
+    best_rate,
+    pack_trees,
+    ring_rate,
+    subgraph,
+    tree_allreduce,
+)
 from dsgd.collectives.cost import ALGORITHMS
 from dsgd.runtime import Rank
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster

@@ -10,12 +10,10 @@ from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.compress.base import AbstractCompressor, AbstractMemory, ErrorFeedback, Identity, NoMemory
-    from dsgd.compress.layerwise import Layerwise
     from dsgd.compress.parse import COMPRESSOR_NAMES, parse_compressor
-    from dsgd.compress.powersgd import DeMo, PowerSGD
-    from dsgd.compress.quantise import QSGD, Half, TernGrad
+    from dsgd.compress.powersgd import DeMo, Layerwise, PowerSGD
+    from dsgd.compress.quantise import QSGD, AdaptiveThreshold, Half, MajorityVote, OneBit, Sign, TernGrad, Threshold
     from dsgd.compress.residual import DGC, GTopK
-    from dsgd.compress.signs import AdaptiveThreshold, MajorityVote, OneBit, Sign, Threshold
     from dsgd.compress.sparse import AdaComp, NonZero, RandomK, TopK
 
 

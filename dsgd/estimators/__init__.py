@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.estimators.classifier import SGDClassifier
-    from dsgd.estimators.regressor import SGDRegressor
+    from dsgd.estimators.sgd import SGDClassifier, SGDRegressor
 
 __all__ = ["SGDClassifier", "SGDRegressor"]
 

@@ -6,10 +6,19 @@ from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.local.base import AbstractLocalOptimizer, AbstractState
-    from dsgd.local.cycles import AbstractCycle, Cyclical, OneCycle
     from dsgd.local.ingest import make_shard
     from dsgd.local.objective import CustomLoss, Objective
-    from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, GradientDescent, Momentum
+    from dsgd.local.rules import (
+        LARS,
+        AbstractCycle,
+        AbstractRule,
+        Adagrad,
+        Adam,
+        Cyclical,
+        GradientDescent,
+        Momentum,
+        OneCycle,
+    )
     from dsgd.local.sgd import SGD
     from dsgd.local.shard import Residency, Shard
     from dsgd.local.variance import SAGA, SVRG, AbstractReduction, Importance

@@ -9,8 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.comm.topology import Bipartite, Complete, Exponential, Grid, Groups, RandomRegular, Ring, Star
-from dsgd.comm.topology.mixing import exchange_steps, matchings, mixing_matrix, shares, spectral_gap
+from dsgd.comm.topology import (
+    Bipartite,
+    Complete,
+    Exponential,
+    Grid,
+    Groups,
+    RandomRegular,
+    Ring,
+    Star,
+    exchange_steps,
+    matchings,
+    mixing_matrix,
+    shares,
+    spectral_gap,
+)
 from topologies import TOPOLOGIES
 
 SIZES = range(1, 34)

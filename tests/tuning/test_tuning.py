@@ -31,10 +31,24 @@ from dsgd.sim import Calibration, Compute, CostModel, Link, Network, RowCost, Sa
 from dsgd.sim.cost import estimated_costs
 from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD, StreamingDiLoCo
 from dsgd.tuning import TuningResult, tune
-from dsgd.tuning import line as api
 from dsgd.tuning.result import write_tuning_report
 from dsgd.tuning.rows import place_rows
-from dsgd.tuning.space import Fragments, candidates, fragments_of, strategies_of, useful_periods
+from dsgd.tuning.space import (
+    Fragments,
+    Point,
+    candidates,
+    epochs_within,
+    estimator_line,
+    fragments_of,
+    held_score,
+    import_lines,
+    rung_sizes,
+    seconds_to,
+    slice_s,
+    standing,
+    strategies_of,
+    useful_periods,
+)
 from gang_cluster import module_client, start_cluster, wait_until
 from web_page import check_page
 
@@ -75,7 +89,7 @@ def result(rows) -> TuningResult:
 @given(st.integers(0, 5000))
 def test_a_third_goes_on_until_three_are_left(n):
     """Rungs shrink by a third, begin with all and end with three or fewer."""
-    sizes = api.rung_sizes(n)
+    sizes = rung_sizes(n)
     assert sum(sizes[:1]) == n
     assert all(after == -(-before // 3) for before, after in pairwise(sizes))
     assert not sizes or 1 <= sizes[-1] <= 3
@@ -84,16 +98,16 @@ def test_a_third_goes_on_until_three_are_left(n):
 @given(st.floats(0.01, 1e4), st.integers(1, 300))
 def test_slices_of_all_rungs_add_up_to_what_is_left(left_s, n):
     """A rung gets its share and its candidates divide it, so the budget is used up and not exceeded."""
-    sizes, spent = api.rung_sizes(n), 0.0
+    sizes, spent = rung_sizes(n), 0.0
     for rung, size in enumerate(sizes):
-        spent += size * api.slice_s(left_s - spent, sizes[rung:])
+        spent += size * slice_s(left_s - spent, sizes[rung:])
     assert spent == pytest.approx(left_s)
 
 
 @given(st.floats(0.0, 100.0), st.floats(0.0, 10.0), st.floats(1e-6, 10.0), st.integers(1, 1000))
 def test_epochs_fit_into_their_slice(seconds, overhead_s, epoch_s, most):
     """As many epochs are run as fit beside the overhead, and one more would not."""
-    n = api.epochs_within(seconds, overhead_s, epoch_s, most)
+    n = epochs_within(seconds, overhead_s, epoch_s, most)
     assert 0 <= n <= most
     assert n == 0 or overhead_s + n * epoch_s <= seconds * (1 + 1e-9)
     assert n == most or overhead_s + (n + 1) * epoch_s > seconds * (1 - 1e-9)
@@ -101,22 +115,22 @@ def test_epochs_fit_into_their_slice(seconds, overhead_s, epoch_s, most):
 
 def test_a_target_is_reached_for_good_or_not_at_all():
     """One lucky epoch does not count where the later ones are worse; a lasting rise counts from its first epoch."""
-    curve = [api.Point(1.0, 0.95), api.Point(2.0, 0.5), api.Point(3.0, 0.9), api.Point(4.0, 0.89), api.Point(5.0, 0.93)]
-    assert api.seconds_to(curve, 0.9) == 3.0
-    assert api.seconds_to(curve, 0.94) == math.inf
-    assert api.seconds_to([], 0.5) == math.inf
-    better, worse = [api.Point(2.0, 0.9)], [api.Point(1.0, 0.8)]
-    assert api.standing(better, 0.85) < api.standing(worse, 0.85)
-    assert api.standing(worse, 0.7) < api.standing(better, 0.7)
+    curve = [Point(1.0, 0.95), Point(2.0, 0.5), Point(3.0, 0.9), Point(4.0, 0.89), Point(5.0, 0.93)]
+    assert seconds_to(curve, 0.9) == 3.0
+    assert seconds_to(curve, 0.94) == math.inf
+    assert seconds_to([], 0.5) == math.inf
+    better, worse = [Point(2.0, 0.9)], [Point(1.0, 0.8)]
+    assert standing(better, 0.85) < standing(worse, 0.85)
+    assert standing(worse, 0.7) < standing(better, 0.7)
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=30))
 def test_the_best_score_is_one_that_is_reached(scores):
     """The score that a curve holds is a target that it reaches, and no higher one is."""
-    curve = [api.Point(float(k), score) for k, score in enumerate(scores)]
-    held = api.held_score(curve)
-    assert math.isfinite(api.seconds_to(curve, held))
-    assert not math.isfinite(api.seconds_to(curve, np.nextafter(held, 2.0)))
+    curve = [Point(float(k), score) for k, score in enumerate(scores)]
+    held = held_score(curve)
+    assert math.isfinite(seconds_to(curve, held))
+    assert not math.isfinite(seconds_to(curve, np.nextafter(held, 2.0)))
     assert scores[-1] <= held <= max(scores)
 
 
@@ -181,14 +195,14 @@ def test_fragments_are_tried_where_they_are_predicted_to_gain():
         SGDClassifier(encoder=ColumnEncoder({"city": "hash"}, min_frequency=3), sync=LocalSGD(every=8)),
         SGDRegressor(features=RandomFeatures(200, gamma=0.1, random_state=0)),
     ],
-    ids=lambda e: api.estimator_line(e)[:60],
+    ids=lambda e: estimator_line(e)[:60],
 )
 def test_the_line_makes_the_same_estimator(estimator):
     """What is printed runs as it is, and gives the parameters it was made from."""
-    line = api.estimator_line(estimator)
+    line = estimator_line(estimator)
     assert "alpha=0.0001" not in line, "a default is written"
     names: dict[str, Any] = {}
-    exec("\n".join([*api.import_lines(estimator), f"model = {line}"]), names)
+    exec("\n".join([*import_lines(estimator), f"model = {line}"]), names)
     made, given = (each.get_params(deep=False) for each in (names["model"], estimator))
     parts = {name for name, value in given.items() if isinstance(value, BaseEstimator)}
     assert {name: repr(made.pop(name)) for name in parts} == {name: repr(given.pop(name)) for name in parts}
