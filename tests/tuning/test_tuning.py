@@ -31,24 +31,9 @@ from dsgd.sim import Calibration, Compute, CostModel, Link, Network, RowCost, Sa
 from dsgd.sim.cost import estimated_costs
 from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD, StreamingDiLoCo
 from dsgd.tuning import TuningResult, tune
+from dsgd.tuning import space as api
 from dsgd.tuning.result import write_tuning_report
 from dsgd.tuning.rows import place_rows
-from dsgd.tuning.space import (
-    Fragments,
-    Point,
-    candidates,
-    epochs_within,
-    estimator_line,
-    fragments_of,
-    held_score,
-    import_lines,
-    rung_sizes,
-    seconds_to,
-    slice_s,
-    standing,
-    strategies_of,
-    useful_periods,
-)
 from gang_cluster import module_client, start_cluster, wait_until
 from web_page import check_page
 
@@ -89,7 +74,7 @@ def result(rows) -> TuningResult:
 @given(st.integers(0, 5000))
 def test_a_third_goes_on_until_three_are_left(n):
     """Rungs shrink by a third, begin with all and end with three or fewer."""
-    sizes = rung_sizes(n)
+    sizes = api.rung_sizes(n)
     assert sum(sizes[:1]) == n
     assert all(after == -(-before // 3) for before, after in pairwise(sizes))
     assert not sizes or 1 <= sizes[-1] <= 3
@@ -98,16 +83,16 @@ def test_a_third_goes_on_until_three_are_left(n):
 @given(st.floats(0.01, 1e4), st.integers(1, 300))
 def test_slices_of_all_rungs_add_up_to_what_is_left(left_s, n):
     """A rung gets its share and its candidates divide it, so the budget is used up and not exceeded."""
-    sizes, spent = rung_sizes(n), 0.0
+    sizes, spent = api.rung_sizes(n), 0.0
     for rung, size in enumerate(sizes):
-        spent += size * slice_s(left_s - spent, sizes[rung:])
+        spent += size * api.slice_s(left_s - spent, sizes[rung:])
     assert spent == pytest.approx(left_s)
 
 
 @given(st.floats(0.0, 100.0), st.floats(0.0, 10.0), st.floats(1e-6, 10.0), st.integers(1, 1000))
 def test_epochs_fit_into_their_slice(seconds, overhead_s, epoch_s, most):
     """As many epochs are run as fit beside the overhead, and one more would not."""
-    n = epochs_within(seconds, overhead_s, epoch_s, most)
+    n = api.epochs_within(seconds, overhead_s, epoch_s, most)
     assert 0 <= n <= most
     assert n == 0 or overhead_s + n * epoch_s <= seconds * (1 + 1e-9)
     assert n == most or overhead_s + (n + 1) * epoch_s > seconds * (1 - 1e-9)
@@ -115,30 +100,30 @@ def test_epochs_fit_into_their_slice(seconds, overhead_s, epoch_s, most):
 
 def test_a_target_is_reached_for_good_or_not_at_all():
     """One lucky epoch does not count where the later ones are worse; a lasting rise counts from its first epoch."""
-    curve = [Point(1.0, 0.95), Point(2.0, 0.5), Point(3.0, 0.9), Point(4.0, 0.89), Point(5.0, 0.93)]
-    assert seconds_to(curve, 0.9) == 3.0
-    assert seconds_to(curve, 0.94) == math.inf
-    assert seconds_to([], 0.5) == math.inf
-    better, worse = [Point(2.0, 0.9)], [Point(1.0, 0.8)]
-    assert standing(better, 0.85) < standing(worse, 0.85)
-    assert standing(worse, 0.7) < standing(better, 0.7)
+    curve = [api.Point(1.0, 0.95), api.Point(2.0, 0.5), api.Point(3.0, 0.9), api.Point(4.0, 0.89), api.Point(5.0, 0.93)]
+    assert api.seconds_to(curve, 0.9) == 3.0
+    assert api.seconds_to(curve, 0.94) == math.inf
+    assert api.seconds_to([], 0.5) == math.inf
+    better, worse = [api.Point(2.0, 0.9)], [api.Point(1.0, 0.8)]
+    assert api.standing(better, 0.85) < api.standing(worse, 0.85)
+    assert api.standing(worse, 0.7) < api.standing(better, 0.7)
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=30))
 def test_the_best_score_is_one_that_is_reached(scores):
     """The score that a curve holds is a target that it reaches, and no higher one is."""
-    curve = [Point(float(k), score) for k, score in enumerate(scores)]
-    held = held_score(curve)
-    assert math.isfinite(seconds_to(curve, held))
-    assert not math.isfinite(seconds_to(curve, np.nextafter(held, 2.0)))
+    curve = [api.Point(float(k), score) for k, score in enumerate(scores)]
+    held = api.held_score(curve)
+    assert math.isfinite(api.seconds_to(curve, held))
+    assert not math.isfinite(api.seconds_to(curve, np.nextafter(held, 2.0)))
     assert scores[-1] <= held <= max(scores)
 
 
 def test_periods_that_cannot_win_are_left_out():
     """Cheap rounds leave the shortest period; dear rounds leave out short ones, and all that save nothing."""
     load = Workload(n_rows=8192, entries_per_row=4, n_params=5)
-    assert useful_periods(4096, LocalSGD(), model_of(0.0, 1e-6), load) == [1]
-    dear = useful_periods(4096, LocalSGD(), model_of(1e-4, 1e-5), load)
+    assert api.useful_periods(4096, LocalSGD(), model_of(0.0, 1e-6), load) == [1]
+    dear = api.useful_periods(4096, LocalSGD(), model_of(1e-4, 1e-5), load)
     assert (dear[0], dear[-1]) == (4, 256)
     seconds = [model_of(1e-4, 1e-5).epoch(load, period).seconds for period in dear]
     assert all(after < 0.95 * before for before, after in pairwise(seconds))
@@ -147,8 +132,8 @@ def test_periods_that_cannot_win_are_left_out():
 def test_the_search_has_periods_steps_batches_and_compressors():
     """All that applies is combined, along diagonals from the cheapest; step sizes are in units of the rows."""
     load = Workload(n_rows=8192, entries_per_row=4, n_params=5)
-    ways = strategies_of(["local", "minibatch"], [None])
-    found = candidates(SGDClassifier(), ways, model_of(1e-3, 1e-6), load, row_norm=4.0)
+    ways = api.strategies_of(["local", "minibatch"], [None])
+    found = api.candidates(SGDClassifier(), ways, model_of(1e-3, 1e-6), load, row_norm=4.0)
     assert found[0].predicted_s == min(c.predicted_s for c in found)
     assert [c.sync for c in found[:3]] == [found[0].sync, found[0].sync, found[2].sync]
     assert found[0].steps == found[2].steps != found[1].steps
@@ -157,29 +142,29 @@ def test_the_search_has_periods_steps_batches_and_compressors():
     assert {type(c.sync) for c in found} == {LocalSGD, MinibatchSGD, EpochAveraging}
     assert {(c.steps.learning_rate, c.steps.eta0) for c in found} >= {("constant", 0.0075), ("invscaling", 0.75)}
     assert len({str(c.parameters) for c in found}) == len(found)
-    rule = candidates(SGDClassifier(optimizer=Momentum(0.9, batch=8)), ways, model_of(1e-3, 1e-6), load, 1.0)
+    rule = api.candidates(SGDClassifier(optimizer=Momentum(0.9, batch=8)), ways, model_of(1e-3, 1e-6), load, 1.0)
     assert {c.optimizer for c in rule} == {Momentum(0.9, batch=8), Momentum(0.9, batch=32)}
     assert all(c.sync.exchanges == "model" for c in rule)
-    topk = strategies_of(["local", "minibatch", "dpsgd"], [TopK(0.1)])
+    topk = api.strategies_of(["local", "minibatch", "dpsgd"], [TopK(0.1)])
     assert [s.compressor for s in topk[:2]] == [TopK(0.1), ErrorFeedback(TopK(0.1))]
     with pytest.raises(IncompatiblePartsError, match="batch"):
-        candidates(SGDClassifier(optimizer=Adam(batch=8)), [MinibatchSGD()], model_of(1e-3, 1e-6), load, 1.0)
+        api.candidates(SGDClassifier(optimizer=Adam(batch=8)), [MinibatchSGD()], model_of(1e-3, 1e-6), load, 1.0)
 
 
 def test_fragments_are_tried_where_they_are_predicted_to_gain():
     """Of long models whose exchange is as long as a round of work; not of short ones, nor where it costs nothing."""
     load = Workload(n_rows=8192, entries_per_row=4, n_params=20_000)
-    ways = strategies_of(["local"], [None])
-    assert fragments_of(ways, model_of(1e-3, 1e-6), replace(load, n_params=9_999)) == []
-    assert fragments_of(strategies_of(["minibatch"], [None]), model_of(1e-3, 1e-6), load) == []
-    assert not any(one.pays for one in fragments_of(ways, model_of(1e-8, 1e-6), load))
+    ways = api.strategies_of(["local"], [None])
+    assert api.fragments_of(ways, model_of(1e-3, 1e-6), replace(load, n_params=9_999)) == []
+    assert api.fragments_of(api.strategies_of(["minibatch"], [None]), model_of(1e-3, 1e-6), load) == []
+    assert not any(one.pays for one in api.fragments_of(ways, model_of(1e-8, 1e-6), load))
     # Rounds that take their bytes alone: a millisecond of a whole model, and steps as long in a period of 1,024.
     model = replace(model_of(0.0, 1e-6), rounds={"LocalSGD": ((0.0, 0.0), (160_000.0, 1.024e-3))})
-    best = max(fragments_of(ways, model, load), key=lambda one: one.gain)
+    best = max(api.fragments_of(ways, model, load), key=lambda one: one.gain)
     assert (best.period, best.pays) == (1024, True)
     assert best.gain == pytest.approx(2.0 * (1.0 - 1.0 / (2 * best.strategy.fragments)), rel=0.01)
     assert model.epoch(load, best.strategy).seconds < 0.51 * model.epoch(load, LocalSGD(1024)).seconds
-    found = candidates(SGDClassifier(), ways, model, load, 4.0, [best.strategy])
+    found = api.candidates(SGDClassifier(), ways, model, load, 4.0, [best.strategy])
     assert best.strategy in [one.sync for one in found]
     assert {one.sync.every for one in found if isinstance(one.sync, StreamingDiLoCo)} == {best.strategy.every}
 
@@ -195,14 +180,14 @@ def test_fragments_are_tried_where_they_are_predicted_to_gain():
         SGDClassifier(encoder=ColumnEncoder({"city": "hash"}, min_frequency=3), sync=LocalSGD(every=8)),
         SGDRegressor(features=RandomFeatures(200, gamma=0.1, random_state=0)),
     ],
-    ids=lambda e: estimator_line(e)[:60],
+    ids=lambda e: api.estimator_line(e)[:60],
 )
 def test_the_line_makes_the_same_estimator(estimator):
     """What is printed runs as it is, and gives the parameters it was made from."""
-    line = estimator_line(estimator)
+    line = api.estimator_line(estimator)
     assert "alpha=0.0001" not in line, "a default is written"
     names: dict[str, Any] = {}
-    exec("\n".join([*import_lines(estimator), f"model = {line}"]), names)
+    exec("\n".join([*api.import_lines(estimator), f"model = {line}"]), names)
     made, given = (each.get_params(deep=False) for each in (names["model"], estimator))
     parts = {name for name, value in given.items() if isinstance(value, BaseEstimator)}
     assert {name: repr(made.pop(name)) for name in parts} == {name: repr(given.pop(name)) for name in parts}
@@ -241,7 +226,7 @@ def test_the_report_has_the_answer_and_asks_nobody(result, tmp_path):
 
 def test_the_report_says_what_is_predicted_of_fragments(result, tmp_path):
     """A row for each period: what an exchange takes beside the steps, what fragments gain, and which are tried."""
-    tried = [Fragments(StreamingDiLoCo(16, 4, 1), 2e-3, 1e-3, gain) for gain in (1.31, 0.9)]
+    tried = [api.Fragments(StreamingDiLoCo(16, 4, 1), 2e-3, 1e-3, gain) for gain in (1.31, 0.9)]
     longer = replace(result, fragments=tuple(tried))
     assert [one["tried"] for one in longer.as_mapping()["fragments"]] == [True, False]
     text = write_tuning_report(longer, tmp_path / "tuning.html", command="dsgd tune").read_text(encoding="utf-8")
