@@ -44,7 +44,7 @@ def made(name: str, **parameters: Any) -> Any:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, always_worth_it: None) -> Iterator[list[tuple[bool, set[int]]]]:
     """Of each fit of ours, whether it is on the main thread, and the threads of BLAS as it begins; all are worth it."""
-    monkeypatch.setattr(classes, "n_threads", lambda: 2)
+    monkeypatch.setattr(classes, "n_threads", lambda: 2 if threading.current_thread() is threading.main_thread() else 1)
     found: list[tuple[bool, set[int]]] = []
     trained = classes._trained
 

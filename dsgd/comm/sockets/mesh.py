@@ -57,7 +57,7 @@ _OPEN_FILES: Final = Path("/proc/self/fd")
 # What a process needs beside its connections for a moment: segments, local sockets, a file of kernels.
 _SPARE_FILES: Final = 16
 
-_log = logging.getLogger("dsgd.comm.wires.carried")
+_log = logging.getLogger("dsgd.comm.wires.rpc")
 
 
 class CrossedError(Exception):
