@@ -3,13 +3,11 @@
 if __name__ != "dsgd.datasets":  # a folder named datasets on sys.path would hide Hugging Face's package
     raise ImportError("this folder installs as dsgd.datasets: run `pip install -e .` and `import dsgd.datasets`")
 
-from dsgd.datasets.blocks import read_svmlight
-from dsgd.datasets.files import cache_folder, fetch, locate
+from dsgd.datasets.files import DataFile, DatasetInfo, cache_folder, catalog, fetch, find, locate, names
 from dsgd.datasets.generators import TWINS, GeneratedSet, Twin, make_classification_twin, make_like
 from dsgd.datasets.loading import Dataset, load, load_or_generate
-from dsgd.datasets.registry import DataFile, DatasetInfo, catalog, find, names
 from dsgd.datasets.splits import SPLITS, check_split, split_rows
-from dsgd.datasets.svmlight import load_svmlight, write_svmlight
+from dsgd.datasets.svmlight import load_svmlight, read_svmlight, write_svmlight
 
 __all__ = [
     "SPLITS",

@@ -13,9 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from dsgd.datasets.files import cache_folder, fetch_part, locate, read_npz, write_npz
+from dsgd.datasets.files import DataFile, DatasetInfo, cache_folder, fetch_part, find, locate, read_npz, write_npz
 from dsgd.datasets.generators import TWINS, make_like
-from dsgd.datasets.registry import DataFile, DatasetInfo, find
 from dsgd.datasets.svmlight import load_svmlight
 from dsgd.errors import DatasetError, InvalidDataError, InvalidParameterError
 from dsgd.files import read_arrays, replacing

@@ -39,20 +39,7 @@ __all__ = [
 ]
 
 
-_load: Final = loaded_on_use(
-    __name__,
-    {
-        ".estimators": "SGDClassifier SGDRegressor",
-        ".inputs.rows": "Rows",
-        ".inputs.table_files": "TableFiles",
-        ".jobs": "attach submit",
-        ".ledger": "Ledger",
-        ".local": "CustomLoss",
-        ".runtime.deployment": "Gang",
-        ".saving": "load",
-        ".study.comparison": "compare",
-    },
-)
+_load: Final = loaded_on_use(__name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,6 @@
 The names below are loaded when they are first used: a worker that solves needs no estimators, and no scikit-learn.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
@@ -13,10 +11,8 @@ if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.svm.estimators.certificate import screen
+    from dsgd.svm.estimators.kernel import SVC, SVR, NuSVC, NuSVR, OneClassSVM, screen
     from dsgd.svm.estimators.linear import LinearSVC, LinearSVR
-    from dsgd.svm.estimators.single import SVR, NuSVR, OneClassSVM
-    from dsgd.svm.estimators.svc import SVC, NuSVC
     from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord
     from dsgd.svm.kernels.threads import release_memory
     from dsgd.svm.path import PathPoint, SVMPath, svm_path
@@ -39,15 +35,4 @@ __all__ = [
 ]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".estimators.certificate": "screen",
-        ".estimators.linear": "LinearSVC LinearSVR",
-        ".estimators.single": "SVR NuSVR OneClassSVM",
-        ".estimators.svc": "SVC NuSVC",
-        ".kernel_solver.elimination": "Elimination EliminationRecord",
-        ".kernels.threads": "release_memory",
-        ".path": "PathPoint SVMPath svm_path",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

@@ -41,7 +41,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.prediction import answers_in_kind
+from dsgd.inputs.linear import answers_in_kind
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import as_random_state
 

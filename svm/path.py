@@ -45,9 +45,8 @@ from dsgd.runtime.deployment import as_gang
 from dsgd.runtime.rank import Rank
 from dsgd.svm.certify import feature_norms, path_ball, prove
 from dsgd.svm.distributed.kernel import RankRows, join_gang
+from dsgd.svm.estimators.kernel import SVC, SVR
 from dsgd.svm.estimators.kernel_base import row_dtype
-from dsgd.svm.estimators.single import SVR
-from dsgd.svm.estimators.svc import SVC
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.problem import Counts, Dual, Posed, Solution
 from dsgd.svm.kernels.cache import Distances, share_pays

@@ -11,7 +11,7 @@ import os
 import socket
 from typing import Any
 
-from dsgd.comm.sockets import connector
+from dsgd.comm.sockets import mesh
 from dsgd.comm.wires import shm
 from dsgd.errors import ClusterError
 from dsgd.runtime.worker import rendezvous
@@ -35,7 +35,7 @@ class _Firewall:
 
     def __init__(self, how: str) -> None:
         self.logged: list[str] = []
-        self._kept = rendezvous.SchedulerLink.join, shm.host_identity, connector._DIRECT_S
+        self._kept = rendezvous.SchedulerLink.join, shm.host_identity, mesh._DIRECT_S
         self._sockets = contextlib.ExitStack()
         self._handler = logging.Handler()
         self._handler.emit = lambda record: self.logged.append(record.getMessage())  # type: ignore[method-assign]
@@ -44,11 +44,11 @@ class _Firewall:
         join = self._kept[0]
         rendezvous.SchedulerLink.join = lambda link, _, *rest: join(link, address, *rest)  # type: ignore[method-assign]
         shm.host_identity = lambda: os.urandom(32)  # workers of one host that cannot share memory
-        connector._DIRECT_S = 0.3  # type: ignore[misc]
+        mesh._DIRECT_S = 0.3  # type: ignore[misc]
         logging.getLogger("dsgd.comm.wires.rpc").addHandler(self._handler)
 
     def take_down(self) -> None:
-        rendezvous.SchedulerLink.join, shm.host_identity, connector._DIRECT_S = self._kept  # type: ignore[misc, method-assign]
+        rendezvous.SchedulerLink.join, shm.host_identity, mesh._DIRECT_S = self._kept  # type: ignore[misc, method-assign]
         logging.getLogger("dsgd.comm.wires.rpc").removeHandler(self._handler)
         self._sockets.close()
 

@@ -20,10 +20,10 @@ from distributed import Security
 from dsgd.collectives import Cost, Group
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import AbortFlag
-from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.listener import Wrap
+from dsgd.comm.sockets.mesh import Detour
 from dsgd.comm.wires import inproc, shm, tcp
-from dsgd.comm.wires.rpc import Switchboard
+from dsgd.comm.wires.carried import Switchboard
 from dsgd.errors import ProtocolError
 from forks import forking
 from own_wire import connect as connect_files

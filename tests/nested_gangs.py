@@ -10,7 +10,7 @@ from typing import Any
 from dsgd.collectives import Group
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import AbortFlag
-from dsgd.comm.wires import nested
+from dsgd.comm.wires.inproc import connect_nested
 from dsgd.ledger import RankLedger
 from gangs import gang, raise_first, run_ranks
 
@@ -26,7 +26,7 @@ def nested_gang(
         for process, between in enumerate(leaders):
             ranks = range(first[process], first[process + 1])
             ledgers = [between.ledger, *(RankLedger(rank) for rank in ranks[1:])]
-            transports += nested.connect(between, ranks_of, ledgers=ledgers, abort=AbortFlag(), timeout_s=timeout_s)
+            transports += connect_nested(between, ranks_of, ledgers=ledgers, abort=AbortFlag(), timeout_s=timeout_s)
         try:
             yield transports
         finally:

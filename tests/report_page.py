@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dsgd.report import Axis, Band, Bars, Claim, Figure, Level, Line, Page, Panel, Table, Words, period_axis
-from dsgd.report.theme import BLUE, GREEN, MUTED, VERMILION
+from dsgd.report.figures import BLUE, GREEN, MUTED, VERMILION
 
 PERIODS = [1, 16, 256]
 EVERY_MARK = Figure(

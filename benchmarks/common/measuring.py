@@ -27,7 +27,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 def machine() -> dict[str, Any]:
     """Return commit, processor, cores and versions."""
-    from dsgd.report import provenance
+    from dsgd.report import page as provenance
 
     here, versions = provenance.machine(), provenance.versions()
     return {

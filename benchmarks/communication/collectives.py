@@ -32,8 +32,7 @@ import numpy as np
 
 from benchmarks.common.measuring import Options, Rows, gloo, in_processes, ratio, table
 from dsgd.collectives import Group, choose_algorithm
-from dsgd.collectives.algorithms.packed_trees import tree_allreduce
-from dsgd.collectives.algorithms.packing import DGX_1V, Packing, best_rate, pack_trees, ring_rate, subgraph
+from dsgd.collectives.algorithms import packing as packings
 from dsgd.collectives.cost import ALGORITHMS
 from dsgd.runtime import Rank
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster
@@ -134,8 +133,8 @@ def print_packing() -> None:
         for size in range(2, 9):
             rates = []
             for members in combinations(range(8), size):
-                part = subgraph(DGX_1V, members)
-                rates.append((max(best_rate(part, root) for root in range(size)), ring_rate(part)))
+                part = packings.subgraph(packings.DGX_1V, members)
+                rates.append((max(packings.best_rate(part, root) for root in range(size)), packings.ring_rate(part)))
             trees, rings = np.array(rates).T
             connected = trees > 0
             counts = connected.sum(), (rings[connected] == 0).sum(), (trees > rings)[connected].sum()
@@ -149,17 +148,17 @@ def print_virtual() -> None:
     # Accelerators add up at the rate of their memory, three streams of 900 GB/s together.
     compute = Compute(added_byte_s=3.3e-12)
     for members in ((0, 1, 4), (0, 1, 2, 4, 5), tuple(range(8))):
-        part = subgraph(DGX_1V, members)
+        part = packings.subgraph(packings.DGX_1V, members)
         lanes = tuple(tuple(int(n) for n in row) for row in part)
         network = replace(NETWORKS["NVLink"], name="part", ranks_per_host=len(members), lanes=lanes)
-        cluster, packing = SimulatedCluster(len(members), network, compute), pack_trees(part)
+        cluster, packing = SimulatedCluster(len(members), network, compute), packings.pack_trees(part)
         found = {}
         for name in ("packed trees", *ALGORITHMS):
 
-            def program(rank: Rank, data: None, name: Any = name, packing: Packing = packing) -> None:
+            def program(rank: Rank, data: None, name: Any = name, packing: packings.Packing = packing) -> None:
                 vector = np.zeros(2**22, dtype=np.float32)
                 if name == "packed trees":
-                    tree_allreduce(rank.group.transport, vector, packing)
+                    packings.tree_allreduce(rank.group.transport, vector, packing)
                 else:
                     Group(rank.group.transport, name, hosts=[0] * rank.size).allreduce(vector)
 

@@ -37,7 +37,7 @@ _TALKS = {
 }
 _MODULES = {
     "pack_trees": "dsgd.collectives.algorithms.packing",
-    "tree_allreduce": "dsgd.collectives.algorithms.packed_trees",
+    "tree_allreduce": "dsgd.collectives.algorithms.packing",
     "Group": "dsgd.collectives",
     "SVC": "dsgd.svm",
     "SGDClassifier": "dsgd",

@@ -17,13 +17,13 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, NullLocator
 
-from dsgd.report import theme
+from dsgd.report.figures import BLUE, GREEN, GROUND, PURPLE, VERMILION
 from dsgd.report.png import picture, settings
 
 HERE = Path(__file__).parent
 NAMES = {"dsgd": "dsgd", "xgboost": "XGBoost", "threads": "dsgd, 4 processes of 64 threads", "hosts": "dsgd, 4 hosts"}
 # What is drawn; the tables have all.
-COLOURS = {"dsgd": theme.BLUE, "xgboost": theme.VERMILION, "threads": theme.GREEN}
+COLOURS = {"dsgd": BLUE, "xgboost": VERMILION, "threads": GREEN}
 
 # How jobs of the control plane end.
 ENDS = {
@@ -88,7 +88,7 @@ def main() -> None:
             draw_scheduler(below, [gang for gang in gangs if gang.case == case], case)
         sizes = [row["members"] for row in simulated if row["case"] == "done"]
         cost = [1e3 * row["seconds"] / row["members"] for row in simulated if row["case"] == "done"]
-        below.plot(sizes, cost, marker="D", color=theme.PURPLE.light, label="control plane alone, simulated members")
+        below.plot(sizes, cost, marker="D", color=PURPLE.light, label="control plane alone, simulated members")
         finish(above, sorted({gang.ranks for gang in gangs}), "ranks", "seconds of a fit")
         sizes += [gang.workers for gang in gangs if gang.case != "threads"]
         finish(below, sorted(set(sizes)), "worker processes", "scheduler, ms a worker")
@@ -120,7 +120,7 @@ def draw_seconds(axis: Any, gangs: list[Gang], case: str) -> None:
     later = [(gang.ranks, statistics.median(gang.repeated_s)) for gang in gangs if gang.repeated_s]
     for points, style, label in ((first, "--", f"{NAMES[case]}: first"), (later, "-", f"{NAMES[case]}: next")):
         if points:
-            filled = colour if style == "-" else theme.GROUND.light
+            filled = colour if style == "-" else GROUND.light
             axis.plot(*zip(*points, strict=True), style, marker="o", color=colour, markerfacecolor=filled, label=label)
 
 

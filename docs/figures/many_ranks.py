@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from dsgd.report import theme
+from dsgd.report.figures import SERIES
 from dsgd.report.png import picture, settings
 
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ def main() -> None:
     with mpl.rc_context(settings()):
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axis = figure.subplots()
-        for name, colour in zip(names, theme.SERIES, strict=False):
+        for name, colour in zip(names, SERIES, strict=False):
             draw(axis, [row for row in rows if row["training"] == name], name, colour.light)
         axis.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds for 100 synchronisations")
         axis.set_xticks(sizes := sorted({row["ranks"] for row in rows}), [str(size) for size in sizes])

@@ -17,12 +17,12 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from dsgd.report import theme
+from dsgd.report.figures import PHASE_COLOURS, PHASES
 from dsgd.report.png import picture, settings
 
 HERE = Path(__file__).parent
 # A round of the algorithm has no control in it.
-COLOURS = {p: c for p, c in zip(theme.PHASES, theme.PHASE_COLOURS, strict=True) if p != "control"}
+COLOURS = {p: c for p, c in zip(PHASES, PHASE_COLOURS, strict=True) if p != "control"}
 NAMES = {
     "processes, tcp": "processes\nTCP",
     "threads, few cores": "threads",

@@ -13,8 +13,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
+from dsgd.report.figures import BLUE, GREEN, MUTED, VERMILION
 from dsgd.report.png import log_scale, picture, settings
-from dsgd.report.theme import BLUE, GREEN, MUTED, VERMILION
 
 HERE = Path(__file__).parent
 METHODS = {"SVC": BLUE.light, "LinearSVC": GREEN.light, "SGDClassifier": VERMILION.light}

@@ -16,14 +16,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from dsgd.report import theme
+from dsgd.report.figures import BLUE, GREEN, MUTED, SERIES, VERMILION
 from dsgd.report.png import log_scale, picture, settings
 
 HERE = Path(__file__).parent
 LINES = {
-    "tree_s": ("blocks, trees", "-", theme.BLUE),
-    "ring_s": ("blocks, round a ring", "--", theme.VERMILION),
-    "published_s": ("published pairs", ":", theme.GREEN),
+    "tree_s": ("blocks, trees", "-", BLUE),
+    "ring_s": ("blocks, round a ring", "--", VERMILION),
+    "published_s": ("published pairs", ":", GREEN),
 }
 
 
@@ -58,7 +58,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def compare(axis: Any, rows: list[dict[str, Any]]) -> None:
     """Draw predicted against measured seconds, and the band of a quarter."""
-    for ranks, colour, marker in zip((1, 2, 4), theme.SERIES, ("o", "s", "^"), strict=False):
+    for ranks, colour, marker in zip((1, 2, 4), SERIES, ("o", "s", "^"), strict=False):
         for used, fill in (("fitted", "none"), ("predicted", colour.light)):
             some = [row for row in rows if (row["ranks"], row["used"]) == (ranks, used)]
             axis.plot(
@@ -66,7 +66,7 @@ def compare(axis: Any, rows: list[dict[str, Any]]) -> None:
                 markerfacecolor=fill, label=f"{ranks} rank{'s' * (ranks > 1)}" if used == "predicted" else None,
             )  # fmt: skip
     ends = np.array([0.7 * min(row["seconds"] for row in rows), 1.4 * max(row["seconds"] for row in rows)])
-    axis.fill_between(ends, 0.75 * ends, 1.25 * ends, color=theme.MUTED.light, alpha=0.15, linewidth=0)
+    axis.fill_between(ends, 0.75 * ends, 1.25 * ends, color=MUTED.light, alpha=0.15, linewidth=0)
     for side in (axis.xaxis, axis.yaxis):
         log_scale(side)
         side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -12,8 +12,7 @@ import numpy as np
 from sklearn.metrics import log_loss
 
 from dsgd import SGDClassifier
-from dsgd.comm.topology import Complete, Grid, Ring
-from dsgd.comm.topology.mixing import mixing_matrix, spectral_gap
+from dsgd.comm.topology import Complete, Grid, Ring, mixing_matrix, spectral_gap
 from dsgd.datasets import make_like
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import DPSGD, SCAFFOLD

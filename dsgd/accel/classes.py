@@ -1,12 +1,28 @@
-"""Methods of scikit-learn's estimators that train and predict with our solvers.
+"""Methods of scikit-learn's estimators that train and predict with our solvers, and what it does around them.
 
 They take the place of scikit-learn's own in its classes, and ``fit`` sets the attributes that scikit-learn's ``fit``
 sets, so classes, instances, pickles and everything else in scikit-learn are as before. Subclasses keep scikit-learn's
 methods: their parameters may mean anything.
+
+**What scikit-learn does around our fits: machines of classes and of folds side by side, and calibration on one core.**
+
+Problem: ``OneVsRestClassifier`` trains its machines one after another, and so do functions that validate on folds. Each
+of our fits uses all cores, but cores wait for each other at the end of every step of a solver, and some steps are done
+by one core. ``CalibratedClassifierCV`` fits its curves by dot products that BLAS divides among all cores: at 40,000
+rows that takes ten times the processor time of one core, and on busy cores half a second for what takes twenty
+milliseconds.
+
+Method: if the estimator inside is one of ours and worth it, the loops of ``OneVsRestClassifier``, ``cross_validate``
+and the like run on threads, with one machine at a time on each. While ``CalibratedClassifierCV`` fits, BLAS has one
+thread, and each linear machine begins at the weights of the one before (`dsgd.accel.searches`). All else stays
+scikit-learn's.
+
+Cost: ``cache_size`` of kernel rows for each thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -22,19 +38,8 @@ import joblib
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.accel import linear
+from dsgd.accel import linear, searches
 from dsgd.accel.calls import SETTINGS, Call, note, note_refusal
-from dsgd.accel.searches import (
-    Kind,
-    Worth,
-    begin_near,
-    drawn_seed,
-    estimated_seconds,
-    n_fits_to_come,
-    prediction_seconds,
-    shape_of,
-    trained_in_chain,
-)
 
 #: Modules of our estimators of the same names.
 _OURS: Final = {
@@ -49,7 +54,7 @@ _TINY: Final = "too small to be worth it"
 
 # More steps for each row are taken only where a nu leaves next to no margin: ours finds it with care, LIBSVM does not.
 _MOST_STEPS_PER_ROW: Final = 30
-_worth: Final = Worth()
+_worth: Final = searches.Worth()
 
 #: Of fitted estimators with a kernel: ours, or None if there is none, and the attributes that it stands for.
 _models: Final[weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]]] = weakref.WeakKeyDictionary()
@@ -72,7 +77,7 @@ def will_be_ours(estimator: Any, X: Any, n_fits: int, *, load: bool = False) -> 
     if not is_patched or _why_not(estimator, {"X": X}):
         return False
     kind = _kind_of(name)
-    if not _worth.is_ours(estimated_seconds(X, kind), kind, n_fits):
+    if not _worth.is_ours(searches.estimated_seconds(X, kind), kind, n_fits):
         return False
     if load:
         getattr(importlib.import_module(_OURS[name]), name)
@@ -80,7 +85,7 @@ def will_be_ours(estimator: Any, X: Any, n_fits: int, *, load: bool = False) -> 
     return True
 
 
-def _kind_of(name: str) -> Kind:
+def _kind_of(name: str) -> searches.Kind:
     if name.startswith("SGD"):
         return "sgd"
     if name in linear.MODELS:
@@ -110,10 +115,10 @@ def _predicting(plain: type, theirs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(theirs)
     def predict(self: Any, X: Any) -> Any:
         vectors = vars(self).get("support_") if type(self) is plain else None
-        rows, columns = shape_of(X)
+        rows, columns = searches.shape_of(X)
         if vectors is None or rows * columns * len(vectors) < _MOST_PRODUCTS_OF_A_TINY_PREDICTION:
             return theirs(self, X)
-        estimated_s = prediction_seconds(X, len(vectors))
+        estimated_s = searches.prediction_seconds(X, len(vectors))
         model = _model_of(self, estimated_s)
         if model is not None:
             model.n_jobs = n_threads()
@@ -209,15 +214,15 @@ def _fit(
     name = type(self).__name__
     X, kind = given.get("X"), _kind_of(name)
     reason, expected = _why_not(self, given), False
-    estimated_s = estimated_seconds(X, kind)
-    if not reason and not _worth.is_ours(estimated_s, kind, n_fits_to_come()):
+    estimated_s = searches.estimated_seconds(X, kind)
+    if not reason and not _worth.is_ours(estimated_s, kind, searches.n_fits_to_come()):
         reason, expected = _TINY, True
     compared_s = _seconds_of_theirs(self, theirs, args, kwargs) if SETTINGS.compare and not reason else None
     begin = time.perf_counter()
     model = None
     if not reason:
         try:
-            with drawn_seed(self, given.get("y")) as seed:
+            with searches.drawn_seed(self, given.get("y")) as seed:
                 model = _trained(self, given, seed)
             _worth.loaded(kind)
         except Exception as error:
@@ -229,13 +234,13 @@ def _fit(
         seconds = time.perf_counter() - begin
         if expected:
             _worth.spend(seconds, estimated_s, kind)
-        note(Call(name, shape_of(X), "scikit-learn", seconds, reason), expected=expected)
+        note(Call(name, searches.shape_of(X), "scikit-learn", seconds, reason), expected=expected)
         return self
     _take_over(self, model, X)
     if kind == "glm":
         linear.repeat_warnings(self, theirs)
     seconds = time.perf_counter() - begin
-    note(Call(name, shape_of(X), "dsgd", seconds, compared_s=compared_s), expected=True)
+    note(Call(name, searches.shape_of(X), "dsgd", seconds, compared_s=compared_s), expected=True)
     return self
 
 
@@ -256,18 +261,18 @@ def _trained(estimator: Any, given: Mapping[str, Any], seed: int | None) -> Any:
     parameters["n_jobs"] = 1 if is_sgd else n_threads()
     weights = given.get("sample_weight")
     if name in ("SVC", "SVR"):
-        model = trained_in_chain(estimator, kind, parameters, given["X"], given.get("y"), weights)
+        model = searches.trained_in_chain(estimator, kind, parameters, given["X"], given.get("y"), weights)
         if model is not None:
             return model
     if name == "LinearSVC":
         model = kind(**parameters)
-        with begin_near(model, parameters | {"random_state": None}):
+        with searches.begin_near(model, parameters | {"random_state": None}):
             return model.fit(given["X"], given.get("y"), sample_weight=weights)
     if weights is not None and parameters.get("gamma") == "scale":
         parameters["gamma"] = _unweighted_scale(given["X"])
     model = kind(**parameters)
     if name == "NuSVC" and model.max_iter == -1:
-        model.max_iter = _MOST_STEPS_PER_ROW * shape_of(given["X"])[0]
+        model.max_iter = _MOST_STEPS_PER_ROW * searches.shape_of(given["X"])[0]
         model._warn_if_open = lambda n_iter: None
     model.fit(given["X"], given.get("y"), **({} if weights is None else {"sample_weight": weights}))
     if vars(model).pop("_warn_if_open", None) is not None and max(model.n_iter_) >= model.max_iter:
@@ -318,3 +323,95 @@ def _seconds_of_theirs(estimator: Any, theirs: Any, args: tuple[Any, ...], kwarg
     begin = time.perf_counter()
     theirs(other, *args, **kwargs)
     return time.perf_counter() - begin
+
+
+#: What a calibration fits at least, by cross-validation.
+_FEWEST_FITS = 2
+#: Folds where `cv` is None.
+_FOLDS = 5
+
+
+def side_by_side(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``fit`` of ``OneVsRestClassifier``, with machines of ours trained side by side on threads.
+
+    That is so if ``n_jobs`` is None, outside other parallel loops and searches, and with as many classes as threads.
+    """
+
+    @functools.wraps(fit)
+    def fit_machines(self: Any, X: Any, y: Any, **fit_params: Any) -> Any:
+        with _threads_for(self.estimator, self.n_jobs, X, lambda: _count_machines(y)):
+            return fit(self, X, y, **fit_params)
+
+    return fit_machines
+
+
+def folds_side_by_side(validate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of ``sklearn.model_selection``, with machines of ours trained side by side on threads.
+
+    That is so under the same conditions, and if no function of the script's own finds the scores.
+    """
+
+    @functools.wraps(validate)
+    def validate_folds(estimator: Any, X: Any, y: Any = None, **options: Any) -> Any:
+        scoring = options.get("scoring")
+        if any(map(callable, scoring.values() if isinstance(scoring, dict) else [scoring])):
+            return validate(estimator, X, y, **options)
+        with _threads_for(estimator, options.get("n_jobs"), X, lambda: _count_fits(options)):
+            return validate(estimator, X, y, **options)
+
+    return validate_folds
+
+
+def calibrated(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the ``fit`` of ``CalibratedClassifierCV``: ours begin near each other, and BLAS has one thread."""
+
+    @functools.wraps(fit)
+    def fit_calibrated(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
+        if not will_be_ours(self._get_estimator(), X, _FEWEST_FITS):
+            return fit(self, X, *args, **kwargs)
+        from dsgd.runtime.pools import limit_blas
+
+        with limit_blas(1), searches.near_fits():
+            return fit(self, X, *args, **kwargs)
+
+    return fit_calibrated
+
+
+def _threads_for(
+    estimator: Any, n_jobs: Any, X: Any, count: Callable[[], int]
+) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which joblib trains so many machines of an estimator as `count` returns."""
+    n = n_threads()
+    # A search solves chains of fits, which know of each other in one thread only.
+    is_alone = n_jobs is None and joblib.parallel.get_active_backend()[1] in (None, 1) and not searches.is_searching()
+    # Folds of probabilities are drawn from one stream of random numbers, in the order of the fits.
+    has_kernel = getattr(estimator, "kernel", None) is not None
+    if n < 2 or not is_alone or not has_kernel or getattr(estimator, "probability", False) not in (False, "deprecated"):
+        return contextlib.nullcontext()
+    n_machines = count()
+    if n_machines < n or not will_be_ours(estimator, X, n_machines, load=True):
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = joblib.parallel_config(backend="threading", n_jobs=n)
+    return context
+
+
+def _count_fits(options: Mapping[str, Any]) -> int:
+    """Return about how many fits a function does for these options; for splits of unknown number the fewest."""
+    cv = options.get("cv")
+    n_splits = _FOLDS if cv is None else cv if isinstance(cv, int) else _FEWEST_FITS
+    return n_splits * max(1, np.size(options.get("train_sizes", 1)), np.size(options.get("param_range", 1)))
+
+
+def _count_machines(y: Any) -> int:
+    """Return the number of machines for labels, shape (n,), or an indicator matrix, shape (n, n_labels).
+
+    It is 0 for labels that scikit-learn refuses, in its own words.
+    """
+    try:
+        shape = getattr(y, "shape", None) or np.shape(y)
+        if len(shape) > 1:
+            return int(shape[1])
+        n_classes = len(np.unique(np.asarray(y)))
+    except (TypeError, ValueError):  # rows of several lengths, or numbers among strings
+        return 0
+    return n_classes if n_classes > 2 else 1

@@ -33,14 +33,14 @@ WRAPPED: Final = {
         "GridSearchCV": ("_run_search", "dsgd.accel.searches", "told"),
         "RandomizedSearchCV": ("_run_search", "dsgd.accel.searches", "told"),
     },
-    "sklearn.multiclass": {"OneVsRestClassifier": ("fit", "dsgd.accel.around", "side_by_side")},
-    "sklearn.calibration": {"CalibratedClassifierCV": ("fit", "dsgd.accel.around", "calibrated")},
+    "sklearn.multiclass": {"OneVsRestClassifier": ("fit", "dsgd.accel.classes", "side_by_side")},
+    "sklearn.calibration": {"CalibratedClassifierCV": ("fit", "dsgd.accel.classes", "calibrated")},
 }
 #: Modules with functions that are wrapped, and the module and function that wrap them.
 FUNCTIONS: Final = {
     "sklearn.model_selection": dict.fromkeys(
         ("cross_val_predict", "cross_val_score", "cross_validate", "learning_curve", "validation_curve"),
-        ("dsgd.accel.around", "folds_side_by_side"),
+        ("dsgd.accel.classes", "folds_side_by_side"),
     )
 }
 _MODULES: Final = (*REPLACED, *WRAPPED)

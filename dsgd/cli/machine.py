@@ -183,7 +183,7 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
         No scheduler answers at the address.
     """
     from dsgd.comm.memory.cores import count_cores
-    from dsgd.report.provenance import versions
+    from dsgd.report.page import versions
     from dsgd.runtime.dask_internals import memory_bytes
 
     facts: dict[str, dict[str, Any]] = {
@@ -219,7 +219,7 @@ def _wires() -> dict[str, Any]:
 
 def _folders() -> dict[str, Any]:
     from dsgd.datasets import cache_folder
-    from dsgd.kernels.cache import kernel_folder
+    from dsgd.kernels.jit import kernel_folder
 
     return {
         "DSGD_DATA": os.environ.get("DSGD_DATA"),
@@ -272,7 +272,7 @@ def warm(
     for name in names:
         if name not in _ESTIMATORS:
             raise InvalidParameterError(f"--estimators: {name!r} is none of {', '.join(_ESTIMATORS)}.")
-    from dsgd.kernels.cache import kernel_folder
+    from dsgd.kernels.jit import kernel_folder
 
     n_fits = compile_ahead(names, everything=everything)
     typer.echo(f"{n_fits} fits done; their kernels are in {kernel_folder()}")

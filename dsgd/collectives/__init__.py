@@ -1,7 +1,5 @@
 """Operations of all ranks together: sums, broadcasts, gathers, barriers, and their costs."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
@@ -41,13 +39,4 @@ __all__ = [
     "push_sum",
 ]
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".compressed": "compressed_cost compressed_mean",
-        ".cost": "LINKS Algorithm Cost Link allreduce_cost allreduce_seconds broadcast_cost choose_algorithm",
-        ".gossip": "gossip_cost neighbour_mean push_sum",
-        ".group": "Group calibrate",
-        ".team": "Team",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

@@ -5,7 +5,7 @@ of ranks. A rank that only exchanges with a few peers pays for those alone.
 
 Update, for the graph of round k:
 
-- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.topology.mixing.weights`. If W is doubly
+- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.topology.weights`. If W is doubly
   stochastic, the mean over ranks stays and all ranks converge to it.
 - `push_sum`: every rank cuts its mass (w z, w), a vector and a weight, into equal parts, keeps one, sends one to each
   of its out-peers and adds those it receives. The sums of both over ranks stay on any graph, so that the ratio z
@@ -14,7 +14,7 @@ Update, for the graph of round k:
 Cost per rank and round: one message of the vector (and, for `push_sum`, of one more element) per peer;
 `gossip_cost`. It does not depend on the number of ranks.
 
-What comes in is added in the order of `dsgd.comm.topology.mixing.exchange_steps`, which is that of the graph alone:
+What comes in is added in the order of `dsgd.comm.topology.exchange_steps`, which is that of the graph alone:
 the same bits on every wire.
 
 Source: Kempe, Dobra and Gehrke 2003 (push-sum); Lian et al. 2017 (D-PSGD); Assran et al. 2019 (SGP).
@@ -30,8 +30,7 @@ import numpy as np
 from dsgd.collectives.cost import Cost
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import HEADER_BYTES, OP_GOSSIP
-from dsgd.comm.topology import AbstractTopology
-from dsgd.comm.topology.mixing import Step, exchange_steps, shares, weights
+from dsgd.comm.topology import AbstractTopology, Step, exchange_steps, shares, weights
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.types import FloatMatrix, FloatVector
 

@@ -18,21 +18,12 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
+from dsgd.collectives import cost
 from dsgd.collectives.algorithms import trees
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
 from dsgd.collectives.algorithms.plan import Combine, Operation, run_plan
 from dsgd.collectives.algorithms.rings import bruck_allgather, ring_allgather
 from dsgd.collectives.algorithms.whole import PLANS, Tallied, allreduce_call, barrier_call, fill_call, tally_call
-from dsgd.collectives.cost import (
-    DEFAULT_LINK,
-    Algorithm,
-    Link,
-    choose_algorithm,
-    choose_gather,
-    fold_of,
-    is_hierarchical,
-    n_levels,
-)
 from dsgd.comm.base import AbstractMailbox, AbstractTransport, Call, Repeats
 from dsgd.comm.frames import OP_ALLREDUCE, check_array
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
@@ -56,13 +47,13 @@ class Group:
     def __init__(
         self,
         transport: AbstractTransport,
-        algorithm: Algorithm = "auto",
+        algorithm: cost.Algorithm = "auto",
         hosts: Sequence[int] | None = None,
         processes: Sequence[int] | None = None,
-        link: Link = DEFAULT_LINK,
+        link: cost.Link = cost.DEFAULT_LINK,
     ) -> None:
-        if algorithm not in get_args(Algorithm):
-            choices = ", ".join(repr(name) for name in get_args(Algorithm))
+        if algorithm not in get_args(cost.Algorithm):
+            choices = ", ".join(repr(name) for name in get_args(cost.Algorithm))
             raise InvalidParameterError(f"Group(algorithm=...) must be one of {choices}. Got {algorithm!r}.")
         hosts = transport.hosts if hosts is None else hosts
         processes = transport.processes if processes is None else processes
@@ -80,18 +71,18 @@ class Group:
         self.n_whole = 0
         self.algorithm = algorithm
         self.link = link
-        self._chosen: dict[int, Algorithm] = {}
+        self._chosen: dict[int, cost.Algorithm] = {}
         # All collectives go by processes, but only sums by hosts: there every rank can reach every other one, and
         # what else there is to say is short or goes round a ring, which crosses between hosts as seldom as can be.
         self._processes = self._hosts = None
-        self._must_go_round = is_hierarchical(hosts)
+        self._must_go_round = cost.is_hierarchical(hosts)
         if processes:
             self._processes = Hierarchy(
                 transport,
                 processes,
                 lambda wire, leaders: Group(wire, algorithm, [hosts[k] for k in leaders], link=link),
             )
-        elif algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts)):
+        elif algorithm == "hierarchical" or (algorithm == "auto" and cost.is_hierarchical(hosts)):
             self._hosts = Hierarchy(
                 transport, hosts, lambda wire, leaders: Group(wire, "auto", range(len(leaders)), link=link)
             )
@@ -199,7 +190,7 @@ class Group:
         kind = (n_rounds, once.kind)
         self.transport.offload(once._replace(kind=kind, own=own, finish=finish, repeats=repeats))
 
-    def algorithm_for(self, n: int, itemsize: int) -> Algorithm:
+    def algorithm_for(self, n: int, itemsize: int) -> cost.Algorithm:
         """Return how `allreduce` sums vectors of n elements of `itemsize` bytes."""
         if self._processes is not None or self._hosts is not None:
             return "hierarchical"
@@ -210,7 +201,7 @@ class Group:
         if chosen is None:
             if len(self._chosen) >= _MOST_LENGTHS:  # of vectors that are never twice the same
                 self._chosen.clear()
-            chosen = self._chosen[n_bytes] = choose_algorithm(n_bytes, self.size, self.link)
+            chosen = self._chosen[n_bytes] = cost.choose_algorithm(n_bytes, self.size, self.link)
         return chosen
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
@@ -240,7 +231,7 @@ class Group:
             return
         if self.size == 1:
             return
-        doubles = not self._must_go_round and choose_gather(whole.nbytes, self.size, self.link) == "bruck"
+        doubles = not self._must_go_round and cost.choose_gather(whole.nbytes, self.size, self.link) == "bruck"
         if self.transport.offload is not None:
             self.transport.offload(fill_call(whole, ends, doubles=doubles))
         elif doubles:
@@ -332,7 +323,7 @@ class Group:
         else:
             trees.dissemination_barrier(self.transport, *self._nothing)
 
-    def _whole_allreduce(self, flat: AnyArray, algorithm: Algorithm, op: Operation) -> Call:
+    def _whole_allreduce(self, flat: AnyArray, algorithm: cost.Algorithm, op: Operation) -> Call:
         """Return an all-reduce of vectors of one dimension, for a wire that runs collectives."""
         return self._quiet(allreduce_call(flat, self.size, algorithm, op, op if callable(op) else _COMBINE[op]))
 
@@ -373,7 +364,7 @@ _BATCH: Final = 20  # sums between two readings of the clock: who waits in one n
 _LONG: Final = 20
 
 
-def calibrate(group: Group, n_bytes: int = 1 << 20) -> Link:
+def calibrate(group: Group, n_bytes: int = 1 << 20) -> cost.Link:
     """Return the cost of a message in this gang, the same on every rank.
 
     ``Group(transport, link=calibrate(group))`` chooses algorithms by it. Sums are then added up in an order that
@@ -409,14 +400,14 @@ def calibrate(group: Group, n_bytes: int = 1 << 20) -> Link:
     group.ledger.begin_round("setup")
     found = np.zeros(3)
     if group.size > 1:
-        core, n_folded = fold_of(group.size)
-        n_messages = n_levels(core) + 2 * (n_folded > 0)
+        core, n_folded = cost.fold_of(group.size)
+        n_messages = cost.n_levels(core) + 2 * (n_folded > 0)
         found[0] = seconds(sum_up, _SHORT // _BATCH) / (_BATCH * n_messages)
         found[1] = seconds(lambda: transport.exchange(after, sent, before, received, OP_ALLREDUCE), _LONG)
     found[2] = seconds(lambda: np.add(sent, received, out=received), _LONG)
     group.allreduce(found, "max")
     group.ledger.end_round()
     latency_s, long_s, added_s = found.tolist()
-    return Link(
+    return cost.Link(
         latency_s=latency_s, byte_s=max(0.0, long_s - latency_s) / sent.nbytes, added_byte_s=added_s / sent.nbytes
     )

@@ -40,8 +40,7 @@ from dsgd.compress.quantise import TERNARY_PER_WORD
 from dsgd.compress.residual import GTopK, GTopKMemory
 from dsgd.compress.sparse import decode_sparse, encode_sparse, largest, sparse_bytes
 from dsgd.kernels import bits, quantize
-from dsgd.kernels.bits import add_at
-from dsgd.kernels.select import merge_ascending
+from dsgd.kernels.bits import add_at, merge_ascending
 from dsgd.ledger import ENCODE
 from dsgd.types import AnyArray, ByteVector, FloatVector, IndexVector, WordVector
 

@@ -4,20 +4,16 @@ Collectives and strategies call them. Begin with `base`, which also has the erro
 another compressor leaves out, then `quantise`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.compress.base import AbstractCompressor, AbstractMemory, ErrorFeedback, Identity, NoMemory
-    from dsgd.compress.layerwise import Layerwise
     from dsgd.compress.parse import COMPRESSOR_NAMES, parse_compressor
-    from dsgd.compress.powersgd import DeMo, PowerSGD
-    from dsgd.compress.quantise import QSGD, Half, TernGrad
+    from dsgd.compress.powersgd import DeMo, Layerwise, PowerSGD
+    from dsgd.compress.quantise import QSGD, AdaptiveThreshold, Half, MajorityVote, OneBit, Sign, TernGrad, Threshold
     from dsgd.compress.residual import DGC, GTopK
-    from dsgd.compress.signs import AdaptiveThreshold, MajorityVote, OneBit, Sign, Threshold
     from dsgd.compress.sparse import AdaComp, NonZero, RandomK, TopK
 
 
@@ -49,16 +45,4 @@ __all__ = [
 ]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".base": "AbstractCompressor AbstractMemory ErrorFeedback Identity NoMemory",
-        ".layerwise": "Layerwise",
-        ".parse": "COMPRESSOR_NAMES parse_compressor",
-        ".powersgd": "DeMo PowerSGD",
-        ".quantise": "QSGD Half TernGrad",
-        ".residual": "DGC GTopK",
-        ".signs": "AdaptiveThreshold MajorityVote OneBit Sign Threshold",
-        ".sparse": "AdaComp NonZero RandomK TopK",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

@@ -12,9 +12,8 @@ from typing import Any, Final, Literal
 
 from dsgd.compress.base import AbstractCompressor
 from dsgd.compress.powersgd import DeMo, PowerSGD
-from dsgd.compress.quantise import QSGD, Half, TernGrad
+from dsgd.compress.quantise import QSGD, AdaptiveThreshold, Half, MajorityVote, OneBit, Sign, TernGrad, Threshold
 from dsgd.compress.residual import DGC, GTopK
-from dsgd.compress.signs import AdaptiveThreshold, MajorityVote, OneBit, Sign, Threshold
 from dsgd.compress.sparse import AdaComp, RandomK, TopK
 from dsgd.errors import InvalidParameterError
 from dsgd.named import Kind, part_of

@@ -14,22 +14,12 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dsgd.compress.base import (
-    WORD_BYTES,
-    AbstractCompressor,
-    AbstractMemory,
-    AbstractMemoryless,
-    MemoryT,
-    NoMemory,
-    Scratch,
-    as_words,
-    words_for,
-)
+from dsgd.compress import base
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.handover import ALIKE, OWN, SUMMED
 from dsgd.kernels import bits as kernels
+from dsgd.kernels.bits import DIGIT_BITS, MAX_SAMPLE, largest_magnitudes, places_length
 from dsgd.kernels.quantize import select_adaptive, strata
-from dsgd.kernels.select import DIGIT_BITS, MAX_SAMPLE, largest_magnitudes, places_length
 from dsgd.types import AnyArray, ByteVector, FloatVector, IndexVector, WordVector
 from dsgd.validation import number
 
@@ -56,13 +46,13 @@ def place_words(k: int, n: int) -> tuple[int, int, int]:
     if k in (0, n):
         return 0, 0, 0
     low_bits = (n // k).bit_length() - 1
-    return low_bits, words_for(k * low_bits), words_for(k + ((n - 1) >> low_bits) + 1)
+    return low_bits, base.words_for(k * low_bits), base.words_for(k + ((n - 1) >> low_bits) + 1)
 
 
 def sparse_bytes(k: int, n: int, itemsize: int) -> int:
     """Return the bytes of a payload of k entries of n, of `itemsize` bytes each."""
     _, low, high = place_words(k, n)
-    return WORD_BYTES * (1 + words_for(8 * k * itemsize) + low + high)
+    return base.WORD_BYTES * (1 + base.words_for(8 * k * itemsize) + low + high)
 
 
 def as_bits(vector: FloatVector) -> AnyArray:
@@ -70,7 +60,7 @@ def as_bits(vector: FloatVector) -> AnyArray:
     return vector.view(np.uint32 if vector.dtype.itemsize == 4 else np.uint64)
 
 
-def largest(vector: FloatVector, k: int, most: int, seed: int, scratch: Scratch) -> IndexVector:
+def largest(vector: FloatVector, k: int, most: int, seed: int, scratch: base.Scratch) -> IndexVector:
     """Return the places of the k entries of largest magnitude, ascending, in scratch memory."""
     if vector.shape[0] > _MOST_PLACES:
         raise InvalidParameterError(
@@ -83,11 +73,11 @@ def largest(vector: FloatVector, k: int, most: int, seed: int, scratch: Scratch)
     return places[: largest_magnitudes(words, k, most, seed, places, sample, counts)]
 
 
-def encode_sparse(places: IndexVector, values: FloatVector, n: int, scratch: Scratch) -> ByteVector:
+def encode_sparse(places: IndexVector, values: FloatVector, n: int, scratch: base.Scratch) -> ByteVector:
     """Return the payload of the entries `values` at ascending `places`, shapes (k,), of a vector of length n."""
     k = places.shape[0]
     low_bits, n_low, n_high = place_words(k, n)
-    n_values = words_for(8 * values.nbytes)
+    n_values = base.words_for(8 * values.nbytes)
     words = scratch.words(1 + n_values + n_low + n_high)
     words[0] = k
     words[n_values : n_values + 1] = 0
@@ -98,7 +88,7 @@ def encode_sparse(places: IndexVector, values: FloatVector, n: int, scratch: Scr
     return words.view(np.uint8)
 
 
-def encode_at(vector: FloatVector, places: IndexVector, scratch: Scratch) -> ByteVector:
+def encode_at(vector: FloatVector, places: IndexVector, scratch: base.Scratch) -> ByteVector:
     """Return the payload of the entries of a vector at ascending `places`."""
     values = scratch.take("values", places.shape[0], vector.dtype)
     kernels.take_at(vector, places, values)
@@ -107,15 +97,15 @@ def encode_at(vector: FloatVector, places: IndexVector, scratch: Scratch) -> Byt
 
 def decode_sparse(payload: ByteVector, n: int, dtype: Any) -> tuple[IndexVector, FloatVector]:
     """Return the places and values of a payload, shapes (k,)."""
-    words = as_words(payload)
+    words = base.as_words(payload)
     itemsize = np.dtype(dtype).itemsize
-    k = check_places(words, n, words_for(8 * int(words[0]) * itemsize) if words.shape[0] else 0)
-    n_values = words_for(8 * k * itemsize)
+    k = check_places(words, n, base.words_for(8 * int(words[0]) * itemsize) if words.shape[0] else 0)
+    n_values = base.words_for(8 * k * itemsize)
     values: FloatVector = words[1 : 1 + n_values].view(dtype)[:k]
     return unpack_places(words[1 + n_values :], k, n), values
 
 
-class AbstractSparse(AbstractCompressor[MemoryT]):
+class AbstractSparse(base.AbstractCompressor[base.MemoryT]):
     """Sends some entries and their places."""
 
     sparse = True
@@ -153,7 +143,7 @@ _SLACK = 1.3
 
 
 @dataclass(frozen=True)
-class TopK(AbstractSparse[NoMemory], AbstractMemoryless):
+class TopK(AbstractSparse[base.NoMemory], base.AbstractMemoryless):
     """Send the entries of largest magnitude.
 
     Update: ``decode(encode(v))`` is v where ``|v_i|`` is among the k largest, ties in favour of the lower place, and
@@ -183,7 +173,7 @@ class TopK(AbstractSparse[NoMemory], AbstractMemoryless):
     exact: bool = True
     needs_feedback = True
 
-    def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
+    def encode(self, vector: FloatVector, memory: base.NoMemory) -> ByteVector:
         """Return the payload of the largest entries; see `AbstractCompressor.encode`."""
         k = n_entries(vector.shape[0], self.density)
         places = largest(vector, k, k if self.exact else int(_SLACK * k), 0, memory.scratch)
@@ -199,7 +189,7 @@ _ODD = 0xD1342543DE82EF95
 
 
 @dataclass
-class StreamMemory(AbstractMemory):
+class StreamMemory(base.AbstractMemory):
     """The state of a compressor that draws random numbers."""
 
     # Key of the random numbers of this rank.
@@ -221,7 +211,7 @@ def stream_of(seed: int, rank: int = 0) -> StreamMemory:
 
 
 @dataclass(frozen=True)
-class RandomK(AbstractCompressor[StreamMemory]):
+class RandomK(base.AbstractCompressor[StreamMemory]):
     """Send entries drawn at random.
 
     Update: with one seed on all ranks, each draws the same k places, one from each of k parts of the vector;
@@ -256,7 +246,7 @@ class RandomK(AbstractCompressor[StreamMemory]):
     def encode(self, vector: FloatVector, memory: StreamMemory) -> ByteVector:
         """Return the payload of the entries drawn; see `AbstractCompressor.encode`."""
         k = n_entries(vector.shape[0], self.density)
-        words = memory.scratch.words(1 + words_for(8 * k * vector.itemsize))
+        words = memory.scratch.words(1 + base.words_for(8 * k * vector.itemsize))
         words[-1:] = 0
         key, number = memory.draw().tolist()
         words[0] = (key + number * _ODD) % 2**64
@@ -266,12 +256,12 @@ class RandomK(AbstractCompressor[StreamMemory]):
     def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
         """Add `factor` times the entries of a payload to `out`; see `AbstractCompressor.decode`."""
         k = n_entries(out.shape[0], self.density)
-        words = as_words(payload, 1 + words_for(8 * k * out.itemsize))
+        words = base.as_words(payload, 1 + base.words_for(8 * k * out.itemsize))
         kernels.add_at(out, _places(words, k, out.shape[0]), words[1:].view(out.dtype)[:k], factor)
 
     def payload_bytes(self, n: int, itemsize: int) -> int:
         """Return the bytes of k values and a word; see `AbstractCompressor.payload_bytes`."""
-        return WORD_BYTES * (1 + words_for(8 * n_entries(n, self.density) * itemsize))
+        return base.WORD_BYTES * (1 + base.words_for(8 * n_entries(n, self.density) * itemsize))
 
 
 def _places(words: WordVector, k: int, n: int) -> IndexVector:
@@ -281,7 +271,7 @@ def _places(words: WordVector, k: int, n: int) -> IndexVector:
 
 
 @dataclass(frozen=True)
-class NonZero(AbstractSparse[NoMemory], AbstractMemoryless):
+class NonZero(AbstractSparse[base.NoMemory], base.AbstractMemoryless):
     """Send the entries that are not zero; nothing is lost.
 
     Problem: on wide sparse data a rank touches few of its weights between two synchronisations, and a round of a
@@ -298,7 +288,7 @@ class NonZero(AbstractSparse[NoMemory], AbstractMemoryless):
     unbiased = True
     lossless = True
 
-    def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
+    def encode(self, vector: FloatVector, memory: base.NoMemory) -> ByteVector:
         """Return the payload of all entries that are not zero; see `AbstractCompressor.encode`."""
         places = memory.scratch.take("places", vector.shape[0], np.uint32)
         values = memory.scratch.take("values", vector.shape[0], vector.dtype)
@@ -310,7 +300,7 @@ class NonZero(AbstractSparse[NoMemory], AbstractMemoryless):
 
 
 @dataclass
-class ResidualMemory(AbstractMemory):
+class ResidualMemory(base.AbstractMemory):
     """The state of a compressor with a memory of its own."""
 
     # What has not been sent, in the unit of the vectors.
@@ -318,7 +308,7 @@ class ResidualMemory(AbstractMemory):
 
 
 @dataclass(frozen=True)
-class AdaComp(AbstractCompressor[ResidualMemory]):
+class AdaComp(base.AbstractCompressor[ResidualMemory]):
     """Send from each bin the entries that are about to be its largest.
 
     Update, with r the memory and bins of L entries::
@@ -361,7 +351,7 @@ class AdaComp(AbstractCompressor[ResidualMemory]):
         k, scale = select_adaptive(memory.residual, vector, self.bucket, places, signs)
         places, signs = places[:k], signs[:k]
         low_bits, n_low, n_high = place_words(k, n)
-        n_signs = words_for(k)
+        n_signs = base.words_for(k)
         words = scratch.words(2 + n_signs + n_low + n_high)
         words[0] = k
         words[1:2].view(np.float64)[0] = scale
@@ -375,9 +365,9 @@ class AdaComp(AbstractCompressor[ResidualMemory]):
     def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
         """Add `factor` times the entries of a payload to `out`; see `AbstractCompressor.decode`."""
         n = out.shape[0]
-        words = as_words(payload)
-        k = check_places(words, n, 1 + words_for(int(words[0])) if words.shape[0] else 0)
-        n_signs = words_for(k)
+        words = base.as_words(payload)
+        k = check_places(words, n, 1 + base.words_for(int(words[0])) if words.shape[0] else 0)
+        n_signs = base.words_for(k)
         signs = np.zeros(k, out.dtype)
         kernels.add_signs(words[2 : 2 + n_signs], signs, 1.0, -1.0)
         scale = factor * float(words[1:2].view(np.float64)[0])

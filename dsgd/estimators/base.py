@@ -18,35 +18,37 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.job import job_of, with_validation
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE
-from dsgd.estimators.parameters import check_parameters, loss_parameter
-from dsgd.estimators.plain import from_plain
-from dsgd.estimators.start import BESIDE, OF_RANKS, Start, check_all, check_resumable, map_bytes, rows_here, take_in
-from dsgd.estimators.tables import encoded
-from dsgd.inputs.blocks import (
-    BlockSummary,
-    Expected,
-    Spread,
-    Work,
-    check_summaries,
-    count_threads,
-    make_block,
-    ranks_asked,
+from dsgd.estimators.start import (
+    BESIDE,
+    OF_RANKS,
+    Start,
+    check_all,
+    check_parameters,
+    check_resumable,
+    loss_parameter,
+    map_bytes,
+    rows_here,
+    take_in,
 )
+from dsgd.estimators.tables import encoded
+from dsgd.inputs import blocks as row_blocks
 from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.linear import AbstractLinearEstimator
+from dsgd.inputs.linear import AbstractLinearEstimator, copied, of_peer
 from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.shared import holds_blocks, look
 from dsgd.inputs.sources import check_targets
 from dsgd.inputs.validation import given_validation, hold_out_as_sklearn, refuse_idle
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import AbstractReduction, AbstractRule, CustomLoss, Importance, Objective
-from dsgd.local.cycles import LearningRate
+from dsgd.local.features import RandomMap
+from dsgd.local.rules import LearningRate, cycle_of
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, train
@@ -56,6 +58,8 @@ from dsgd.types import AnyArray
 from dsgd.validation import as_random_state, warn_user
 
 if TYPE_CHECKING:
+    from sklearn.kernel_approximation import RBFSampler
+
     from dsgd.preprocessing import ColumnEncoder
 
 
@@ -301,18 +305,20 @@ class AbstractSGD(AbstractLinearEstimator):
         return made
 
     @abstractmethod
-    def _weights_of_outputs(self, summaries: Sequence[BlockSummary]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _weights_of_outputs(
+        self, summaries: Sequence[row_blocks.BlockSummary]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the weights of positive and of negative targets of each output."""
 
     @abstractmethod
-    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
+    def _learn_targets(self, summaries: Sequence[row_blocks.BlockSummary]) -> None:
         """Take in the targets that the blocks hold; a later ``partial_fit`` checks them."""
 
     @abstractmethod
     def _classes(self) -> AnyArray | None:
         """Return the classes, sorted; None for regression."""
 
-    def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
+    def _objective(self, summaries: Sequence[row_blocks.BlockSummary]) -> Objective:
         """Return the objective for data that look like `summaries`."""
         if self._deviance is not None:
             self._deviance.check_targets(min(summary.least for summary in summaries))
@@ -354,7 +360,7 @@ class AbstractSGD(AbstractLinearEstimator):
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
         # With a strategy of the user's choice all ranks train.
         least_rows = _LEAST_ROWS if self.sync is None else 1
-        n_ranks = count_threads(self.n_jobs, None if start.is_part else rows.n_rows, least_rows)
+        n_ranks = row_blocks.count_threads(self.n_jobs, None if start.is_part else rows.n_rows, least_rows)
         held_out = None
         if self.early_stopping and start.validation is None and not start.is_part and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, rows.block, stratify=self._is_classification)
@@ -376,13 +382,13 @@ class AbstractSGD(AbstractLinearEstimator):
     def _train_on_blocks(self, X: Any, y: Any, sample_weight: Any, start: Start) -> tuple[GangResult, bool]:
         """Train threads of this process, each of them on the block that is given for it."""
         check_targets(X, y, sample_weight)
-        if ranks_asked(self.n_jobs) not in (None, len(X)):
+        if row_blocks.ranks_asked(self.n_jobs) not in (None, len(X)):
             raise InvalidDataError(
                 f"X is a list of {len(X)} blocks, one for each thread, but n_jobs={self.n_jobs}: leave it at None."
             )
-        blocks, expected = [make_block(block) for block in X], Expected(self._is_classification)
+        blocks, expected = [row_blocks.make_block(block) for block in X], row_blocks.Expected(self._is_classification)
         summaries = [look(block, expected) for block in blocks]
-        check_summaries(summaries)
+        row_blocks.check_summaries(summaries)
         self._check_width(summaries, None, first=start.is_first)
         packer, job, given = job_of(self, summaries, start, self._draw_seed())
         shares = [packer([block], rank) for rank, block in enumerate(blocks)]
@@ -396,9 +402,9 @@ class AbstractSGD(AbstractLinearEstimator):
             y,
             sample_weight,
             check=lambda: check_all(self, X, y, sample_weight, start),
-            expected=Expected(self._is_classification),
-            spread=Spread(
-                n_ranks=ranks_asked(self.n_jobs),
+            expected=row_blocks.Expected(self._is_classification),
+            spread=row_blocks.Spread(
+                n_ranks=row_blocks.ranks_asked(self.n_jobs),
                 pieces=_ELASTIC_PIECES if self._deployment.elastic else 1,
                 on_disk=self._deployment.out_of_core,
                 seed=seed if self.shuffle else None,
@@ -407,7 +413,7 @@ class AbstractSGD(AbstractLinearEstimator):
         ) as blocks:
             packer, job, given = job_of(self, blocks.summaries, start, seed)
             beside = map_bytes(self) + getattr(given, "nbytes", 0)
-            work = Work(
+            work = row_blocks.Work(
                 train,
                 packer,
                 (job,),
@@ -441,3 +447,96 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)
+
+
+#: Fitted attributes that all linear models have, here and there.
+_SHARED: Final = ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_")
+
+#: Parameters that mean the same to scikit-learn's logistic regression.
+_OF_ANY_FIT: Final = {"fit_intercept", "class_weight", "max_iter", "random_state", "verbose", "warm_start"}
+
+
+def peer_of(loss: str | CustomLoss) -> type:
+    """Return the class of scikit-learn that regresses with a loss."""
+    from sklearn import linear_model
+
+    others = {
+        "quantile": linear_model.QuantileRegressor,
+        "poisson": linear_model.PoissonRegressor,
+        "gamma": linear_model.GammaRegressor,
+        "tweedie": linear_model.TweedieRegressor,
+    }
+    return others.get(str(loss), linear_model.SGDRegressor)  # type: ignore[no-any-return]
+
+
+def to_plain(model: Any, plain: type, extra: tuple[str, ...]) -> Any:
+    """Return a fitted estimator of scikit-learn with the coefficients of `model`.
+
+    - returned: an instance of `plain`; parameters that it does not have are left out. Of a model that is linear in
+      features a pipeline, with `RBFSampler` before it.
+    """
+    ours = model.get_params(deep=False)
+    theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
+    if isinstance(model.loss, CustomLoss):
+        del theirs["loss"]  # what scikit-learn has no name for; only further training would use it
+    rate = theirs.get("learning_rate", "constant")
+    if cycle_of(rate) is not None:
+        theirs["learning_rate"] = "constant"
+    elif rate in {"pegasos", "per_epoch"}:
+        theirs["learning_rate"] = "optimal"  # the nearest that scikit-learn has; only further training would use it
+    if "penalty" not in theirs and model.penalty is None:
+        theirs["alpha"] = 0.0
+    if model.loss == "softmax":
+        # Of its solvers, in other units.
+        theirs = {name: value for name, value in theirs.items() if name in _OF_ANY_FIT}
+    if model._deviance is not None:
+        del theirs["tol"]  # of its solver, and never None
+        theirs |= {"power": ours["tweedie_power"], "link": "log"} if model._deviance.loss == "tweedie" else {}
+    estimator = copied(plain(**theirs), model, (*_SHARED, *extra))
+    if model._deviance is not None:
+        # Its fit sets it, and its predict reads its link.
+        estimator._base_loss = estimator._get_loss()
+    if model.loss == "softmax":
+        estimator.n_iter_ = np.array([model.n_iter_], np.int32)
+    if not hasattr(plain, "sparsify"):
+        coef = estimator.coef_.toarray() if issparse(estimator.coef_) else estimator.coef_
+        estimator.coef_, estimator.intercept_ = coef.ravel(), float(estimator.intercept_[0])
+    steps = [] if model.encoder_ is None else [model.encoder_]
+    if model._random_map is not None:
+        steps.append(_sampler(model, model._random_map))
+    if not steps:
+        return estimator
+    estimator.n_features_in_ = model._width if model._random_map is None else model._random_map.n_components
+    vars(estimator).pop("feature_names_in_", None)
+    from sklearn.pipeline import make_pipeline
+
+    return make_pipeline(*steps, estimator)
+
+
+def from_plain(kind: type[Any], given: Any) -> Any:
+    """Return our estimator with the coefficients of scikit-learn's; further training goes on from its last step."""
+    from sklearn import linear_model
+
+    classifies = kind._is_classification
+    plain = linear_model.SGDClassifier if classifies else linear_model.SGDRegressor
+    model = copied(of_peer(kind, plain, given), given, (*_SHARED, "classes_") if classifies else _SHARED)
+    if model.average:
+        copied(model, given, BESIDE)
+        # It counts steps, and begins with this one.
+        model._n_averaged = max(0, int(given.t_) - int(model.average))
+    return model
+
+
+def _sampler(model: Any, given: RandomMap) -> RBFSampler:
+    """Return a transformer of scikit-learn that makes the features of a model: its formula is that of every kernel."""
+    from sklearn.kernel_approximation import RBFSampler
+
+    drawn = given.drawn(model._width, model.coef_.dtype)
+    sampler = RBFSampler(gamma=given.gamma, n_components=given.n_components, random_state=given.seed)
+    sampler.random_weights_, sampler.random_offset_ = drawn.frequencies.copy(), drawn.offsets.copy()
+    sampler._n_features_out = given.n_components
+    sampler.n_features_in_ = model._width
+    for name in ("feature_names_in_",):
+        if hasattr(model, name) and model.encoder_ is None:
+            setattr(sampler, name, getattr(model, name))
+    return sampler

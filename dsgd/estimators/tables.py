@@ -19,16 +19,16 @@ from sklearn.base import clone
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import Block
-from dsgd.inputs.lazy import with_targets
+from dsgd.inputs.estimator import with_targets
+from dsgd.inputs.frames import as_table, batches, column
+from dsgd.inputs.linear import as_numpy
 from dsgd.inputs.named import check_names, kind_of_labels, take_named
-from dsgd.inputs.prediction import as_numpy
 from dsgd.inputs.rows import Rows
 from dsgd.inputs.shared import holds_blocks, is_simulated
 from dsgd.inputs.sources import is_collection, is_distributed, to_delayed_blocks
 from dsgd.inputs.table_files import TableFiles, are_table_files, with_files_opened
 from dsgd.inputs.table_pieces import Piece
-from dsgd.inputs.tables.base import Kind, Table, refuse_queries
-from dsgd.inputs.tables.reading import as_table, batches, column
+from dsgd.inputs.tables import Kind, Table, refuse_queries
 from dsgd.local.shard import MappedFile, mapped_bytes
 from dsgd.stages import stage
 

@@ -44,7 +44,7 @@ from scipy.sparse import issparse
 from dsgd.comm.memory.cores import count_cores
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.frames import column_values, table_values
-from dsgd.inputs.tables.base import is_table
+from dsgd.inputs.tables import is_table
 from dsgd.kernels.order import CHUNK, deal_rows
 from dsgd.local.blocks import Piece, Selection
 from dsgd.local.shard import MAX_COPIES, count_visits, split

@@ -27,8 +27,7 @@ import numpy as np
 from dsgd.errors import InvalidDataError, InvalidParameterError, MissingPackageError
 from dsgd.inputs.rows import Rows, unpacked
 from dsgd.ledger import Ledger
-from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTraining
-from dsgd.progress.events import PrintedLines
+from dsgd.progress import Audience, Callback, Notice, PrintedLines, ProgressEvent, StopTraining
 from dsgd.runtime.deployment import as_gang
 from dsgd.stages import recording
 from dsgd.types import FloatMatrix

@@ -11,13 +11,12 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.blocks import Block
+from dsgd.inputs.frames import column, is_frame, pop_column
 from dsgd.inputs.shared import is_simulated
 from dsgd.inputs.sources import is_collection
 from dsgd.inputs.table_files import TableFiles, are_table_files, with_files_opened
 from dsgd.inputs.table_pieces import Piece
-from dsgd.inputs.tables.arrow_table import ArrowTable, saved_index
-from dsgd.inputs.tables.base import Kind, refuse_queries
-from dsgd.inputs.tables.reading import column, is_frame, pop_column
+from dsgd.inputs.tables import ArrowTable, Kind, refuse_queries, saved_index
 from dsgd.runtime.deployment import as_gang
 from dsgd.stages import stage
 from dsgd.types import AnyArray

@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsgd.inputs.blocks import (
-    Block,
-    BlockSummary,
-    Expected,
-    Partition,
-    Spread,
-    Terms,
-    Work,
-    check_summaries,
-    make_block,
-    side_by_side,
-    summarise_part,
-    targets_of,
-)
+from dsgd.inputs import blocks as row_blocks
 from dsgd.inputs.rows import KeptPacks, Rows
 from dsgd.inputs.shared import look, make_spooled_block
 from dsgd.inputs.sources import check_room, is_distributed, scatter_block, scatter_rows, to_delayed_blocks
@@ -47,7 +34,7 @@ class ClusterBlocks:
 
     cluster: Cluster
     futures: Sequence[Future]
-    summaries: Sequence[BlockSummary]
+    summaries: Sequence[row_blocks.BlockSummary]
     n_ranks: int | None = None
     ranks_per_worker: int | None = None
     resend: Callable[[int], Future] | None = None
@@ -57,10 +44,10 @@ class ClusterBlocks:
     def targets(self) -> AnyArray:
         """Return the targets of all rows, in the order of the blocks; they come here from the workers."""
         with released([]) as held:
-            held += self.cluster.map(targets_of, self.futures)
+            held += self.cluster.map(row_blocks.targets_of, self.futures)
             return np.concatenate(self.cluster.gather(held, "reading targets"))
 
-    def run(self, work: Work, terms: Terms) -> GangResult:
+    def run(self, work: row_blocks.Work, terms: row_blocks.Terms) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`."""
         from dsgd.runtime import run_on_cluster
         from dsgd.runtime.worker.store import PackedAs
@@ -94,7 +81,7 @@ class ClusterBlocks:
             self.packed.add(name)
         return result
 
-    def _name_packed(self, work: Work) -> tuple[str, bool]:
+    def _name_packed(self, work: row_blocks.Work) -> tuple[str, bool]:
         """Return the name under which workers keep packed blocks, if they do, and whether they have them."""
         # What is beside them makes other blocks of them at every fit.
         if self.packed is None or work.numbered or work.beside is not None:
@@ -133,10 +120,10 @@ class ClusterBlocks:
 
 def place_blocks(
     cluster: Cluster,
-    given: Block,
-    check: Callable[[], Block],
-    expected: Expected,
-    spread: Spread,
+    given: row_blocks.Block,
+    check: Callable[[], row_blocks.Block],
+    expected: row_blocks.Expected,
+    spread: row_blocks.Spread,
     advice: str,
     held: list[Future],
 ) -> ClusterBlocks:
@@ -153,7 +140,7 @@ def place_blocks(
         rows = check()
         futures, partition, resend = _scattered(cluster, rows, spread, held)
         expected = replace(expected, rows_are_checked=True)
-    summaries: list[BlockSummary]
+    summaries: list[row_blocks.BlockSummary]
     with stage("look") as it:
         if partition is None or spread.on_disk:
             looks = _looks(cluster, futures, expected, on_disk=spread.on_disk)
@@ -162,13 +149,17 @@ def place_blocks(
         else:
             summaries = _seen_here(rows, partition, expected)
         it.nbytes = sum(s.nbytes for s in summaries)
-    check_summaries(summaries)
+    row_blocks.check_summaries(summaries)
     order = None if partition is None else partition.order
     return ClusterBlocks(cluster, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend, order=order)
 
 
 def kept_blocks(
-    rows: Rows, cluster: Cluster, place: Callable[[list[Any]], ClusterBlocks], expected: Expected, spread: Spread
+    rows: Rows,
+    cluster: Cluster,
+    place: Callable[[list[Any]], ClusterBlocks],
+    expected: row_blocks.Expected,
+    spread: row_blocks.Spread,
 ) -> ClusterBlocks:
     """Return the blocks that `Rows` keep on the workers, after placing them if needed."""
 
@@ -197,22 +188,24 @@ def _anchor() -> str:
     return "packed rows stay as long as this"
 
 
-def _computed(cluster: Cluster, X: Any, y: Any, sample_weight: Any, expected: Expected, spread: Spread) -> list[Future]:
+def _computed(
+    cluster: Cluster, X: Any, y: Any, sample_weight: Any, expected: row_blocks.Expected, spread: row_blocks.Spread
+) -> list[Future]:
     """Have Dask compute the blocks of a collection."""
     parts = to_delayed_blocks(
         X,
         y,
         sample_weight,
         supervised=expected.supervised,
-        build=make_spooled_block if spread.on_disk else make_block,
+        build=make_spooled_block if spread.on_disk else row_blocks.make_block,
         compute=lambda values: cluster.gather(cluster.compute(values), "counting the rows", "peer"),
     )
     return cluster.compute(parts)
 
 
 def _scattered(
-    cluster: Cluster, rows: Block, spread: Spread, held: list[Future]
-) -> tuple[list[Future], Partition, Callable[[int], Future]]:
+    cluster: Cluster, rows: row_blocks.Block, spread: row_blocks.Spread, held: list[Future]
+) -> tuple[list[Future], row_blocks.Partition, Callable[[int], Future]]:
     """Send arrays of this process; return the blocks, their rows, and a function that sends one again.
 
     `held` gets all of them.
@@ -228,12 +221,18 @@ def _scattered(
     return futures, partition, send_again
 
 
-def _seen_here(rows: Block, partition: Partition, expected: Expected) -> list[BlockSummary]:
+def _seen_here(
+    rows: row_blocks.Block, partition: row_blocks.Partition, expected: row_blocks.Expected
+) -> list[row_blocks.BlockSummary]:
     """Summarise blocks of arrays of this process: workers need not be asked what they have just been sent."""
-    return side_by_side(lambda k: summarise_part(rows, partition.rows(k), **asdict(expected)), partition.n_blocks)
+    return row_blocks.side_by_side(
+        lambda k: row_blocks.summarise_part(rows, partition.rows(k), **asdict(expected)), partition.n_blocks
+    )
 
 
-def _looks(cluster: Cluster, futures: Sequence[Future], expected: Expected, *, on_disk: bool) -> list[Future]:
+def _looks(
+    cluster: Cluster, futures: Sequence[Future], expected: row_blocks.Expected, *, on_disk: bool
+) -> list[Future]:
     """Summarise each block where it is."""
     if not on_disk:
         return cluster.map(look, futures, expected=expected)
@@ -246,7 +245,7 @@ def _looks(cluster: Cluster, futures: Sequence[Future], expected: Expected, *, o
     ]
 
 
-def _extend(block: Block, beside: Any) -> tuple[Any, Any, Any, Any]:
+def _extend(block: row_blocks.Block, beside: Any) -> tuple[Any, Any, Any, Any]:
     return (*block, beside)
 
 

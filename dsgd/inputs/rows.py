@@ -40,7 +40,7 @@ from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.named import take_tables
 from dsgd.inputs.shared import is_simulated
 from dsgd.inputs.sources import is_distributed
-from dsgd.inputs.tables.base import is_table
+from dsgd.inputs.tables import is_table
 from dsgd.local.blocks import Piece, readable
 from dsgd.local.shard import split
 from dsgd.stages import stage

@@ -19,19 +19,7 @@ import scipy.sparse as sp
 
 from dsgd.comm.memory.segment import Segment, shared_folder
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs.blocks import (
-    Block,
-    BlockSummary,
-    Expected,
-    Partition,
-    Spread,
-    Terms,
-    Work,
-    make_block,
-    partition_rows,
-    summarise,
-    targets_of,
-)
+from dsgd.inputs import blocks as row_blocks
 from dsgd.kernels.rows import take_entries
 from dsgd.local.shard import MappedFile, mapped_bytes, word_type
 from dsgd.runtime.rank import GangResult
@@ -127,7 +115,7 @@ class SharedBlock:
         self._segment.unlink()
 
 
-def share_block(rows: Block, partition: Partition, k: int) -> SharedBlock | None:
+def share_block(rows: row_blocks.Block, partition: row_blocks.Partition, k: int) -> SharedBlock | None:
     """Copy block k of a partition into shared memory.
 
     - returned: None if the block is small or its rows are no numbers, or if there is too little memory of this
@@ -235,7 +223,7 @@ def _mapped(
     places: Mapping[str, _Place],
     sent: Mapping[str, AnyArray],
     form: tuple[type[Any], int] | None,
-) -> Block:
+) -> row_blocks.Block:
     """Return the block that lies in a segment."""
     segment = Segment.open(name, size)
     segment.close()
@@ -284,7 +272,7 @@ class SpooledBlock:
     are sent to other workers as plain arrays.
     """
 
-    def __init__(self, block: Block, mapping: MappedFile) -> None:
+    def __init__(self, block: row_blocks.Block, mapping: MappedFile) -> None:
         self._block, self._mapping = block, mapping
 
     def __iter__(self) -> Iterator[Any]:
@@ -298,7 +286,7 @@ class SpooledBlock:
         return tuple, (self._block,)
 
 
-def spool(block: Block, folder: str | None = None) -> Block | SpooledBlock:
+def spool(block: row_blocks.Block, folder: str | None = None) -> row_blocks.Block | SpooledBlock:
     """Copy a block to disk."""
     X, y, weights = block
     if X.dtype.kind not in "fiub" or X.ndim != 2:
@@ -312,18 +300,18 @@ def spool(block: Block, folder: str | None = None) -> Block | SpooledBlock:
     return SpooledBlock((rows, y, weights), mapping)
 
 
-def make_spooled_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block | SpooledBlock:
+def make_spooled_block(X: Any, y: Any = None, sample_weight: Any = None) -> row_blocks.Block | SpooledBlock:
     """Convert a chunk, partition or tuple to a block on disk; see `make_block`."""
-    return spool(make_block(X, y, sample_weight))
+    return spool(row_blocks.make_block(X, y, sample_weight))
 
 
-def look(block: Block | SpooledBlock, expected: Expected) -> BlockSummary:
+def look(block: row_blocks.Block | SpooledBlock, expected: row_blocks.Expected) -> row_blocks.BlockSummary:
     """Summarise a block, see `summarise`. A block on disk takes no memory afterwards."""
-    (summary,) = [summarise(b, **asdict(expected)) for b in visit([block])]
+    (summary,) = [row_blocks.summarise(b, **asdict(expected)) for b in visit([block])]
     return summary
 
 
-def visit(blocks: Iterable[Any]) -> Iterator[Block]:
+def visit(blocks: Iterable[Any]) -> Iterator[row_blocks.Block]:
     """Yield blocks one at a time; a block on disk releases its memory when the next one is requested."""
     for block in blocks:
         if isinstance(block, SpooledBlock):
@@ -365,15 +353,15 @@ class SimulatedBlocks:
     """
 
     cluster: SimulatedCluster
-    blocks: Sequence[Block]
-    summaries: Sequence[BlockSummary]
+    blocks: Sequence[row_blocks.Block]
+    summaries: Sequence[row_blocks.BlockSummary]
     order: IndexVector | None = None
 
     def targets(self) -> AnyArray:
         """Return the targets of all rows, in the order of the blocks."""
-        return np.concatenate([targets_of(block) for block in self.blocks])
+        return np.concatenate([row_blocks.targets_of(block) for block in self.blocks])
 
-    def run(self, work: Work, terms: Terms) -> GangResult:
+    def run(self, work: row_blocks.Work, terms: row_blocks.Terms) -> GangResult:
         """Run a rank program over the blocks; see `dsgd.inputs.placed.ClusterBlocks.run`.
 
         Parameters about how workers cut and hold rows have no effect here.
@@ -394,11 +382,13 @@ class SimulatedBlocks:
         )
 
 
-def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread: Spread) -> SimulatedBlocks:
+def cut_rows(
+    cluster: SimulatedCluster, rows: row_blocks.Block, expected: row_blocks.Expected, spread: row_blocks.Spread
+) -> SimulatedBlocks:
     """Cut arrays into one block per rank, as for workers, and summarise each."""
     _check_spread(cluster, spread)
     X, _, weights = rows
-    partition = partition_rows(X.shape[0], weights, cluster.ranks, seed=spread.seed)
+    partition = row_blocks.partition_rows(X.shape[0], weights, cluster.ranks, seed=spread.seed)
     blocks = [partition.block(rows, k) for k in range(cluster.ranks)]
     return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks], partition.order)
 
@@ -412,16 +402,18 @@ def _is_block(item: Any) -> bool:
     return isinstance(item, tuple) and len(item) in (2, 3) and len(getattr(item[0], "shape", ())) > 1
 
 
-def take_rows(cluster: SimulatedCluster, X: Sequence[Any], expected: Expected, spread: Spread) -> SimulatedBlocks:
+def take_rows(
+    cluster: SimulatedCluster, X: Sequence[Any], expected: row_blocks.Expected, spread: row_blocks.Spread
+) -> SimulatedBlocks:
     """Summarise the blocks of each rank without changing them, like blocks made on workers."""
     _check_spread(cluster, spread)
     if len(X) != cluster.ranks:
         raise InvalidDataError(f"X is a list of {len(X)} blocks, but client={cluster!r} wants one for each rank.")
-    blocks = [make_block(block) for block in X]
+    blocks = [row_blocks.make_block(block) for block in X]
     return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks])
 
 
-def _check_spread(cluster: SimulatedCluster, spread: Spread) -> None:
+def _check_spread(cluster: SimulatedCluster, spread: row_blocks.Spread) -> None:
     """Raise unless the cluster has the number of ranks asked for, and rows are in memory."""
     n_ranks = spread.n_ranks
     if n_ranks is not None and n_ranks != cluster.ranks:

@@ -23,19 +23,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs.table_pieces import (
-    PLURAL,
-    Piece,
-    Reading,
-    expanded,
-    format_of,
-    is_folder,
-    names_of_csv,
-    no_columns,
-    surveyed,
-)
-from dsgd.inputs.tables.arrow_table import ArrowTable, kind_of_type, pyarrow_for, saved_index
-from dsgd.inputs.tables.base import Kind, State, joined
+from dsgd.inputs import table_pieces
+from dsgd.inputs.tables import ArrowTable, Kind, State, joined, kind_of_type, pyarrow_for, saved_index
 
 _KINDS: Final[Mapping[State, Kind]] = {
     "null": "number",
@@ -56,7 +45,7 @@ def are_table_files(X: Any) -> bool:
     if not isinstance(X, (str, os.PathLike)):
         return False
     path = os.fspath(X)
-    return isinstance(path, str) and (format_of(path) is not None or is_folder(path))
+    return isinstance(path, str) and (table_pieces.format_of(path) is not None or table_pieces.is_folder(path))
 
 
 @final
@@ -121,20 +110,20 @@ class TableFiles:
         reading, self._drops = _checked(sep, na_values, encoding), bool(drop_missing_target)
         self._given: dict[str, Kind] = {name: _kind_of_dtype(name, each) for name, each in (dtype or {}).items()}
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        found = [pair for path in given for pair in expanded(os.fspath(path))]
+        found = [pair for path in given for pair in table_pieces.expanded(os.fspath(path))]
         self._files = [file for file, _ in found]
-        kinds = {format_of(file) for file in self._files}
+        kinds = {table_pieces.format_of(file) for file in self._files}
         if len(kinds) > 1:
             raise InvalidParameterError(f"files of several formats: {', '.join(sorted(map(str, kinds)))}. Give one.")
         self._format = kinds.pop() or "parquet"
         pyarrow_for(f"reading {self._format} files")
-        self.pieces: list[Piece] = []
+        self.pieces: list[table_pieces.Piece] = []
         self._schemas: list[Any] = []
         self._states: dict[tuple[str, bool], State] = {}
         for file, partitions in found:
-            schema, counts = surveyed(file, self._format)
+            schema, counts = table_pieces.surveyed(file, self._format)
             self._schemas.append(schema)
-            self.pieces += [Piece(file, k, n, reading, partitions) for k, n in enumerate(counts) if n != 0]
+            self.pieces += [table_pieces.Piece(file, k, n, reading, partitions) for k, n in enumerate(counts) if n != 0]
 
     def __repr__(self) -> str:
         more = f" and {len(self._files) - 1} more" if len(self._files) > 1 else ""
@@ -150,8 +139,8 @@ class TableFiles:
     def all_names(self) -> list[str]:
         """The same, with what is none."""
         if self._format == "csv":
-            found = [name for piece in self.pieces for name in names_of_csv(piece)]
-            first = names_of_csv(self.pieces[0])
+            found = [name for piece in self.pieces for name in table_pieces.names_of_csv(piece)]
+            first = table_pieces.names_of_csv(self.pieces[0])
             twice = sorted({name for name in first if name and first.count(name) > 1})
             if twice:
                 raise InvalidDataError(
@@ -252,7 +241,7 @@ class TableFiles:
         known = {*self.all_names, *(name for piece in self.pieces for name, _, _ in piece.partitions)}
         gone = [name for name in columns if name not in known]
         if gone:
-            raise InvalidDataError(no_columns(self._files[0], gone, self.names))
+            raise InvalidDataError(table_pieces.no_columns(self._files[0], gone, self.names))
 
     def _is_of_text(self, name: str) -> bool:
         """Return whether a column has no type of its own: of CSV, or of the names of folders."""
@@ -268,13 +257,13 @@ class TableFiles:
         for path, schema in zip(self._files, self._schemas, strict=True):
             kind = schema.field(name).type if name in schema.names else None
             if kind is None:
-                raise InvalidDataError(no_columns(path, [name], schema.names))
+                raise InvalidDataError(table_pieces.no_columns(path, [name], schema.names))
             if found is None or pa.types.is_null(found):
                 found, first = kind, path
             elif not pa.types.is_null(kind) and (one := kind_of_type(found)) != (other := kind_of_type(kind)):
                 raise InvalidDataError(
-                    f"column {name!r} holds {PLURAL[one]} in {first} and {PLURAL[other]} in {path}. Write it alike, "
-                    "or leave it out."
+                    f"column {name!r} holds {table_pieces.PLURAL[one]} in {first} and "
+                    f"{table_pieces.PLURAL[other]} in {path}. Write it alike, or leave it out."
                 )
             elif pa.types.is_dictionary(kind) and not pa.types.is_dictionary(found):
                 found = kind
@@ -286,7 +275,7 @@ def with_files_opened(X: Any) -> Any:
     return TableFiles(X) if are_table_files(X) and not isinstance(X, TableFiles) else X
 
 
-def _checked(sep: str | None, na_values: Sequence[str], encoding: str) -> Reading:
+def _checked(sep: str | None, na_values: Sequence[str], encoding: str) -> table_pieces.Reading:
     """Return the options for reading."""
     import codecs
 
@@ -298,7 +287,7 @@ def _checked(sep: str | None, na_values: Sequence[str], encoding: str) -> Readin
         codecs.lookup(encoding)
     except (LookupError, TypeError) as error:
         raise InvalidParameterError(f"TableFiles(encoding=...): {error}. Such as 'utf8' or 'latin-1'.") from error
-    return Reading(sep, tuple(na_values), encoding)
+    return table_pieces.Reading(sep, tuple(na_values), encoding)
 
 
 def _kind_of_dtype(name: str, dtype: Any) -> Kind:

@@ -22,8 +22,18 @@ from urllib.parse import unquote
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.tables.arrow_table import ArrowTable, as_numbers, kind_of_type, pyarrow_for
-from dsgd.inputs.tables.base import Kind, State, dates_of_text, is_text, numbers_of_text, state_of_text
+from dsgd.inputs.tables import (
+    ArrowTable,
+    Kind,
+    State,
+    as_numbers,
+    dates_of_text,
+    is_text,
+    kind_of_type,
+    numbers_of_text,
+    pyarrow_for,
+    state_of_text,
+)
 from dsgd.validation import warn_user
 
 _FORMATS: Final = {

@@ -38,6 +38,7 @@ import numpy as np
 
 from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.order import block_at, draw, mix64, rows_ahead
+from dsgd.kernels.rows import add_columns, add_row, prefetch, row_bounds, row_dot, row_square, score_columns
 from dsgd.kernels.scaled import (
     MIN_SCALE,
     MIN_SCALE_AVERAGING,
@@ -65,7 +66,6 @@ from dsgd.kernels.state import (
     loss_of_output,
     rate_now,
 )
-from dsgd.kernels.vector import add_columns, add_row, prefetch, row_bounds, row_dot, row_square, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
 #: Entries that a sum is of: a cache line of float64.

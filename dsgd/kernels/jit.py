@@ -1,25 +1,280 @@
-"""Compiling kernels: in turn, with the cache of this package on disk, so that new processes load machine code."""
+"""Compiling kernels: in turn, and kept on disk under stamps of what they are made from.
+
+**Stamps.** Machine code that is kept on disk must be thrown away when anything that it was made of changes, in whatever
+file, and by nothing else: not by a comment, the time of a file, or where it lies.
+
+Python has compiled each module already. The stamp of a kernel covers the byte code, without line numbers and
+docstrings, of its module and of those of the functions, classes and types that it names, and so on for the functions.
+With a module come its decorators, and so the options of the compiler and what it is extended by there. Numbers and
+texts that a function finds elsewhere are covered by their values.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import gc
+import hashlib
+import importlib.util
 import logging
 import os
+import pickle
+import re
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from inspect import isfunction, ismodule
 from pathlib import Path
+from types import CodeType
 from typing import IO, Any, Final
 
+import llvmlite
+import numba
+import numpy as np
 from numba import njit
 from numba.core import config, event
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import Compiler, CompileResult
+from numba.core.runtime.nrt import rtsys
+from numba.core.serialize import dumps
 from numba.extending import register_jitable
+from numba.misc.appdirs import user_cache_dir
 
-from dsgd.kernels.cache import KernelCache, kernel_folder
 from dsgd.stages import stage
+
+_OURS: Final = "dsgd"
+
+
+@cache
+def stamp_of(function: Any) -> str:
+    """Return a text that changes where the machine code of a function may."""
+    return hashlib.sha256("\n".join(sorted(_covered(function))).encode()).hexdigest()
+
+
+def _covered(function: Any) -> set[str]:
+    """Return the modules of a function and of all that it calls, with digests of their code, and constants."""
+    ours = {_OURS, _package(function.__module__)}
+    covered, found, ahead = set(), {function}, [function]
+    while ahead:
+        naming = ahead.pop()
+        covered.add(_code_of(naming.__module__) or _digest(naming.__code__))
+        for name, value in _named(naming):
+            value = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value
+            origin = getattr(value, "__module__", None)
+            if not isinstance(origin, str) or _package(origin) not in ours:
+                covered.add(f"{name} {_text(value)}")
+            elif not isfunction(value):
+                covered.add(_code_of(origin))
+            elif value not in found:
+                found.add(value)
+                ahead.append(value)
+    return covered
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _named(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a function, and those inside it, know from outside: names and values."""
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            yield name, value
+            if ismodule(value) and _package(value.__name__) == _OURS:
+                yield from ((member, getattr(value, member, None)) for member in code.co_names)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield name, cell.cell_contents
+    yield from ((str(n), value) for n, value in enumerate(function.__defaults__ or ()))
+
+
+def _text(value: Any) -> str:
+    """Return a constant as text; nothing for what other libraries define."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    return repr(value) if isinstance(value, (bool, int, float, complex, str, bytes, np.generic)) else ""
+
+
+@cache
+def _code_of(module: str) -> str:
+    """Return a text for the code of a module, an empty one where it has no file."""
+    try:
+        spec = importlib.util.find_spec(module)
+        code = spec.loader.get_code(module)  # type: ignore[union-attr]
+    except (AttributeError, ImportError, ValueError):
+        code = None
+    return "" if code is None else f"{module} {_digest(code)}"
+
+
+def _digest(code: CodeType) -> str:
+    texts = [code.co_code.hex(), str((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))]
+    consts = code.co_consts
+    is_documented = code.co_names[:1] == ("__doc__",) if code.co_name == "<module>" else code.co_name != "<lambda>"
+    if is_documented and consts and isinstance(consts[0], str):
+        consts = consts[1:]
+    texts += [_digest(const) if isinstance(const, CodeType) else _text(const) for const in consts]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+_SUFFIX: Final = ".kernel"
+
+# What a wheel carries kernels for (``make wheel KERNELS=1``), as the compiler names it, and the processors that run it.
+_PORTABLE: Final = ("x86_64-unknown-linux-gnu", "x86-64-v3", "+avx2")
+_PORTABLE_NEEDS: Final = frozenset({"+avx", "+avx2", "+bmi", "+bmi2", "+f16c", "+fma", "+lzcnt", "+movbe"})
+_DIGEST: Final = hashlib.sha256().digest_size
+
+# After how long a kernel that nobody has used is removed.
+_UNUSED_S: Final = 90 * 86400.0
+
+
+@cache
+def kernel_folder() -> Path | None:
+    """Return where kernels are kept: below ``NUMBA_CACHE_DIR``, else with the user's caches, else beside this file.
+
+    - returned: None where none of them can be written to; that is said once.
+    """
+    given = [Path(config.CACHE_DIR) / "dsgd"] if config.CACHE_DIR else []
+    for folder in (*given, Path(user_cache_dir("dsgd", False)) / "kernels", Path(__file__).parent / "__pycache__"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:
+            continue
+        return folder
+    logging.getLogger("dsgd").warning(
+        "kernels of dsgd cannot be kept on disk, and every process compiles them again, which takes seconds: no folder "
+        "can be written to. Set NUMBA_CACHE_DIR to one that can."
+    )
+    return None
+
+
+class KernelCache:
+    """The compiled forms of one function, in the place of Numba's own cache of it.
+
+    Problem: Numba keeps machine code alongside each file, under its line number and as old as the file. Every checkout,
+    image, wheel and virtual environment compiles all kernels again, for minutes, and so does whoever has touched a
+    file.
+
+    Method: a kernel is kept under a digest of what it was made of (`stamp_of`), the types of its arguments, the options
+    of the compiler, its version and the processor, in a folder of the user. Nothing there is ever out of date. What
+    nobody has used for months is removed. A package can carry kernels for a kind of processors; they are tried last.
+    """
+
+    def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
+        self._function, self._options = function, sorted(options.items())
+
+    @property
+    def cache_path(self) -> str:
+        """The folder, as Numba calls it."""
+        return str(kernel_folder() or "")
+
+    @property
+    def lock_path(self) -> Path | None:
+        """The file that is locked by who compiles; see `dsgd.kernels.jit`."""
+        folder = kernel_folder()
+        return None if folder is None else folder / f"{self._function.__module__.rpartition('.')[0]}.lock"
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Return the kernel for these types, None if it has to be compiled: a file that was damaged is none.
+
+        Numba would load the types and lowering of all of numpy first, in eighty modules. They take a third of a second,
+        more than the kernels of a fit; the compiler loads them itself where a kernel is not on disk.
+        """
+        target = context.codegen().magic_tuple()
+        places = [(kernel_folder(), target)]
+        if _runs_portable(target):
+            places.append((_carried(), _PORTABLE))
+        for folder, made_for in places:
+            name = self._name(signature, made_for)
+            data = None if folder is None or name is None else _read(folder / name)
+            if data is not None:
+                rtsys.initialize(context)  # arrays are counted by it; all that a compiled kernel needs
+                return CompileResult._rebuild(context, *pickle.loads(data))
+        return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep a kernel that has been compiled, where that can be done."""
+        folder, name = kernel_folder(), self._name(signature, compiled.codegen.magic_tuple())
+        if folder is None or name is None or compiled.lifted or compiled.library.has_dynamic_globals:
+            return
+        data = dumps(compiled._reduce())
+        aside = folder / f".{os.getpid()}.{name}"
+        with suppress(OSError):
+            aside.write_bytes(hashlib.sha256(data).digest() + data)
+            aside.replace(folder / name)
+            _remove_unused(folder)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)  # where the disk was full
+
+    def enable(self) -> None:
+        """Do nothing: it is."""
+
+    disable = flush = enable
+
+    def _name(self, signature: Any, target: tuple[str, ...]) -> str | None:
+        """Return the name of the file for these types and a processor; None if it could mean something else."""
+        # Of a call it is the types of the arguments alone.
+        types = [_described(argument) for argument in getattr(signature, "args", signature)]
+        # A function of the user as an argument is told by its address, which says nothing to another process.
+        if " at 0x" in str(types):
+            return None
+        made_of = stamp_of(self._function), types, self._options, target, _compiler()
+        name = re.sub(r"[^\w.]", "", f"{self._function.__module__}.{self._function.__qualname__}")
+        return f"{name}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:24]}{_SUFFIX}"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        kept = path.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(kept[_DIGEST:]).digest() != kept[:_DIGEST]:
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return kept[_DIGEST:]
+
+
+@cache
+def _carried() -> Path | None:
+    """Return the folder of kernels that came with the package, if some did."""
+    folder = Path(__file__).with_name("carried")
+    return folder if folder.is_dir() else None
+
+
+@cache
+def _runs_portable(target: tuple[str, ...]) -> bool:
+    """Return whether a processor runs what is compiled for `_PORTABLE`."""
+    return target[0] == _PORTABLE[0] and set(target[2].split(",")) >= _PORTABLE_NEEDS
+
+
+def _described(argument: Any) -> str:
+    """Return a type as a text; Numba leaves out the names of the fields of tuples."""
+    inside = [_described(item) for item in getattr(argument, "types", ())]
+    return f"{argument} {getattr(argument, 'fields', '')} {inside}"
+
+
+@cache
+def _compiler() -> tuple[Any, ...]:
+    settings = config.OPT, config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT, config.LOOP_VECTORIZE, config.SLP_VECTORIZE
+    return numba.__version__, llvmlite.__version__, sys.version_info[:2], config.DISABLE_INTEL_SVML, *map(str, settings)
+
+
+@cache
+def _remove_unused(folder: Path) -> None:
+    """Remove what nobody has used for months, once in a process."""
+    for path in folder.glob(f"*{_SUFFIX}"):
+        if time.time() - path.stat().st_mtime > _UNUSED_S:
+            path.unlink(missing_ok=True)
 
 
 class PartCompiler(Compiler):

@@ -35,6 +35,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.order import block_at, rows_ahead
+from dsgd.kernels.rows import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.kernels.scaled import truncate
 from dsgd.kernels.state import (
     AVERAGE,
@@ -52,7 +53,6 @@ from dsgd.kernels.state import (
     rate_now,
 )
 from dsgd.kernels.state import T as STEP
-from dsgd.kernels.vector import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 _ONE = np.uint64(1)

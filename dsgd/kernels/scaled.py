@@ -42,8 +42,8 @@ from types import MappingProxyType
 import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
+from dsgd.kernels.rows import add_columns, add_row
 from dsgd.kernels.state import L1_RATE, L1_TOTAL
-from dsgd.kernels.vector import add_columns, add_row
 from dsgd.types import FloatVector, IndexVector
 
 _any_order = part(fastmath={"reassoc", "contract"})

@@ -26,6 +26,7 @@ import numpy as np
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.losses import POISSON, TWEEDIE, least_loss, loss_and_slope, plain_loss
 from dsgd.kernels.order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
+from dsgd.kernels.rows import ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.kernels.scaled import (
     MIN_SCALE,
     MIN_SCALE_AVERAGING,
@@ -54,7 +55,6 @@ from dsgd.kernels.state import (
     plain_rate,
     rate_now,
 )
-from dsgd.kernels.vector import ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 #: Dense rows up to this long are always added.

@@ -23,6 +23,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.order import block_at, rows_ahead
+from dsgd.kernels.rows import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.kernels.scaled import (
     MIN_SCALE,
     MIN_SCALE_AVERAGING,
@@ -48,7 +49,6 @@ from dsgd.kernels.state import (
     count_rows,
     rate_now,
 )
-from dsgd.kernels.vector import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 _ZERO = np.uint64(0)

@@ -32,6 +32,7 @@ import numpy as np
 from dsgd.kernels.importance import AHEAD, any_row, ask_for, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.order import draw, mix64
+from dsgd.kernels.rows import add_columns, add_row, row_bounds, row_dot, row_square, score_columns
 from dsgd.kernels.scaled import MIN_SCALE
 from dsgd.kernels.state import (
     COUNTERS,
@@ -45,7 +46,6 @@ from dsgd.kernels.state import (
     loss_of_output,
     rate_now,
 )
-from dsgd.kernels.vector import add_columns, add_row, row_bounds, row_dot, row_square, score_columns
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
 _ONE = np.uint64(1)

@@ -19,9 +19,8 @@ from dsgd.inputs.blocks import Block, BlockSummary, Expected, Spread, Work, rank
 from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.frames import validated
-from dsgd.inputs.linear import AbstractLinearEstimator
+from dsgd.inputs.linear import AbstractLinearEstimator, AbstractLinearRegressor, classes_of
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.prediction import AbstractLinearRegressor, classes_of
 from dsgd.inputs.rows import check_any_weight, check_sample_weight
 from dsgd.linear_model.fits import Packer, RankResult, Start, fit_rows, train_rows
 from dsgd.linear_model.problem import AbstractObjective, Solution

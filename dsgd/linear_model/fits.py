@@ -4,7 +4,7 @@
 problem                                    solver                             reads
 =========================================  =================================  =================================
 several classes                            `dsgd.linear_model.newton`         columns
-an L1 penalty                              `dsgd.linear_model.sparse_newton`  columns
+an L1 penalty                              `dsgd.linear_model.newton`  columns
 a squared one; ranks, or many dense rows   `dsgd.linear_model.quasi_newton`   rows, in the memory of the caller
 a squared one; other rows, and `Ridge`'s   `dsgd.linear_model.newton`         columns
 =========================================  =================================  =================================
@@ -27,10 +27,9 @@ import scipy.sparse as sp
 from dsgd.collectives import Team
 from dsgd.inputs.blocks import widen
 from dsgd.linear_model.columns import make_columns
-from dsgd.linear_model.newton import Multinomial, solve_l2, solve_multinomial
+from dsgd.linear_model.newton import Multinomial, solve_l1, solve_l2, solve_multinomial
 from dsgd.linear_model.problem import AbstractObjective, Posed, PosedClasses, Problem, Solution
 from dsgd.linear_model.quasi_newton import SmoothProblem, has_many_rows, make_rows, solve_smooth
-from dsgd.linear_model.sparse_newton import solve_l1
 from dsgd.runtime.pools import limit_blas
 from dsgd.runtime.rank import Rank
 from dsgd.types import AnyArray, FloatMatrix, FloatVector

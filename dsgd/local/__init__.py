@@ -1,17 +1,24 @@
 """What one rank computes: its packed rows, the objective, and steps on them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from dsgd.local.base import AbstractLocalOptimizer, AbstractState
-    from dsgd.local.cycles import AbstractCycle, Cyclical, OneCycle
     from dsgd.local.ingest import make_shard
     from dsgd.local.objective import CustomLoss, Objective
-    from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, GradientDescent, Momentum
+    from dsgd.local.rules import (
+        LARS,
+        AbstractCycle,
+        AbstractRule,
+        Adagrad,
+        Adam,
+        Cyclical,
+        GradientDescent,
+        Momentum,
+        OneCycle,
+    )
     from dsgd.local.sgd import SGD
     from dsgd.local.shard import Residency, Shard
     from dsgd.local.variance import SAGA, SVRG, AbstractReduction, Importance
@@ -42,16 +49,4 @@ __all__ = [
 ]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".base": "AbstractLocalOptimizer AbstractState",
-        ".cycles": "AbstractCycle Cyclical OneCycle",
-        ".ingest": "make_shard",
-        ".objective": "CustomLoss Objective",
-        ".rules": "LARS AbstractRule Adagrad Adam GradientDescent Momentum",
-        ".sgd": "SGD",
-        ".shard": "Residency Shard",
-        ".variance": "SAGA SVRG AbstractReduction Importance",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

@@ -22,7 +22,7 @@ from dsgd.kernels.lanes import LANE_BYTES
 from dsgd.kernels.scaled import add_penalties
 from dsgd.kernels.state import INVSCALING
 from dsgd.kernels.tiles import ROWS, WIDTH
-from dsgd.local.cycles import schedule_of
+from dsgd.local.rules import schedule_of
 from dsgd.local.sgd import SGD
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector, PointerVector

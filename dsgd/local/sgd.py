@@ -17,14 +17,13 @@ from dsgd.kernels import sgd as sgd_kernels
 from dsgd.kernels import softmax as softmax_kernels
 from dsgd.kernels import state as places
 from dsgd.kernels import variance as variance_kernels
+from dsgd.kernels.rows import all_finite
 from dsgd.kernels.scaled import add_penalties
 from dsgd.kernels.state import CYCLES, SCHEDULES, add_factors, cycle_factor, learning_rate, optimal_t0, relative_sums
-from dsgd.kernels.vector import all_finite
 from dsgd.local.base import AbstractLocalOptimizer, Evaluation, Steps, new_counters
-from dsgd.local.cycles import LearningRate, cycle_of, schedule_of
 from dsgd.local.features import FeatureBlocks, RandomMap
 from dsgd.local.objective import Objective, evaluate, n_params
-from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, steps_of
+from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, LearningRate, cycle_of, schedule_of, steps_of
 from dsgd.local.sgd_state import SGDState
 from dsgd.local.shard import Residency, Shard, arrange, epoch_order
 from dsgd.local.variance import SVRG, AbstractReduction, Importance, check_reduction

@@ -41,7 +41,7 @@ from dsgd.local import Shard
 from dsgd.local.base import Evaluation
 from dsgd.local.columns import Panel, make_panels
 from dsgd.local.shard import spans, split
-from dsgd.model_selection.scoring import Measure, Race, Scores, decisions_of
+from dsgd.model_selection.base import Measure, Race, Scores, decisions_of
 from dsgd.model_selection.training import Model, Training, weigh
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.adaptation import missing_factor
@@ -343,7 +343,7 @@ class _SharedScoring:
         self._means: dict[tuple[int, str], float] = {}
 
     def score(self, numbers: Sequence[int], number: int, kind: str) -> tuple[list[dict[str, float]], float]:
-        """Return scores and seconds of models; see `dsgd.model_selection.scoring.Score`."""
+        """Return scores and seconds of models; see `dsgd.model_selection.base.Score`."""
         begin = time.perf_counter()
         mask = (self._rows.tested if kind == "test" else self._rows.kept)[number]
         rows, shard = np.flatnonzero(mask), self._rows.shard

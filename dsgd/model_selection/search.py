@@ -34,9 +34,8 @@ from dsgd.inputs.rows import Rows, refuse_beside
 from dsgd.inputs.shared import holds_blocks
 from dsgd.inputs.sources import is_distributed
 from dsgd.inputs.table_files import with_files_opened
-from dsgd.model_selection.base import AbstractSearchCV, make_results
+from dsgd.model_selection.base import OWN_SCORE, AbstractSearchCV, Measure, Race, Scores, make_results, score_models
 from dsgd.model_selection.ranks import Found, RankRows, RolePacker, search_on_rank, split_roles, strategies_of
-from dsgd.model_selection.scoring import OWN_SCORE, Measure, Race, Scores, score_models
 from dsgd.model_selection.training import (
     Model,
     Training,

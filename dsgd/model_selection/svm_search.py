@@ -40,10 +40,9 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs.blocks import count_threads
 from dsgd.inputs.named import take_tables
 from dsgd.inputs.sources import is_distributed
-from dsgd.model_selection.base import AbstractSearchCV, make_results
-from dsgd.model_selection.scoring import takes_weights
+from dsgd.model_selection.base import AbstractSearchCV, make_results, takes_weights
 from dsgd.svm import SVC
-from dsgd.svm.estimators.single import SVR
+from dsgd.svm.estimators.kernel import SVR
 from dsgd.svm.kernels.cache import share_pays
 from dsgd.svm.kernels.threads import open_pool
 from dsgd.svm.path import svm_path

@@ -24,8 +24,7 @@ from sklearn.base import clone
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.packing import Packer
-from dsgd.estimators.parameters import check_parameters
-from dsgd.estimators.start import optimizer_of
+from dsgd.estimators.start import check_parameters, optimizer_of
 from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.rows import LocalRows, Rows
 from dsgd.inputs.shared import scratch_folder

@@ -5,8 +5,7 @@
     model = SGDClassifier(loss="log_loss", encoder=ColumnEncoder()).fit("clicks/*.parquet", "clicked")
     model = make_pipeline(ColumnEncoder(), SGDClassifier(loss="log_loss")).fit(table, y)
 
-`dsgd.preprocessing.statistics` has what it learns, `dsgd.preprocessing.layout` what it makes of a row, and
-`dsgd.preprocessing.kernels` the loops.
+`dsgd.preprocessing.statistics` has what it learns and the loops, `dsgd.preprocessing.layout` what it makes of a row.
 """
 
 from dsgd.preprocessing.encoder import ColumnEncoder

@@ -11,8 +11,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs.tables.base import ArrayTable, Kind, Table
-from dsgd.inputs.tables.reading import as_table, batches
+from dsgd.inputs.frames import as_table, batches
+from dsgd.inputs.tables import ArrayTable, Kind, Table
 from dsgd.preprocessing.layout import Layout, Numbers, OneHot, RowWriter
 from dsgd.preprocessing.statistics import Role, Statistics, stands_out, wanted_of
 from dsgd.saving import SavingMixin

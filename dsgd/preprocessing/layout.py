@@ -16,10 +16,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.tables.base import Coded, Kind, Table
-from dsgd.inputs.tables.reading import batches, categories, utf8
-from dsgd.preprocessing.kernels import hash_strings, hashed_texts, write_rows
-from dsgd.preprocessing.statistics import days_of, missing_text
+from dsgd.inputs.frames import batches, categories, utf8
+from dsgd.inputs.tables import Coded, Kind, Table
+from dsgd.preprocessing.statistics import days_of, hash_strings, hashed_texts, missing_text, write_rows
 from dsgd.types import AnyArray
 
 #: Rows that are encoded at once: what is made of their columns stays in the caches, and calls cost nothing.

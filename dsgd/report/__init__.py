@@ -23,13 +23,22 @@
     page.save("study/")               # report.html, and figures/*.png
 
 A figure is said once, in `Panel` with `Line`, `Bars`, `Level`, `Band` and `Words`; matplotlib draws it, as SVG in the
-page and as PNG in files. Colours come from `dsgd.report.theme`, each for light and dark grounds. matplotlib and jinja2
-are loaded when something is written; `check_extras` raises early if one is missing.
+page and as PNG in files. Colours come from `dsgd.report.figures`, each for light and dark grounds. matplotlib and
+jinja2 are loaded when something is written; `check_extras` raises early if one is missing.
 """
 
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, series
-from dsgd.report.page import Page, check_extras
-from dsgd.report.provenance import Publication, is_busy, library_bibtex, load_doubts, origin, origin_doubts, ran
+from dsgd.report.page import (
+    Page,
+    Publication,
+    check_extras,
+    is_busy,
+    library_bibtex,
+    load_doubts,
+    origin,
+    origin_doubts,
+    ran,
+)
 from dsgd.report.tables import Claim, Table, byte_text, claims_table, figure_text, seconds_text, show_tables, span_of
 
 __all__ = [

@@ -21,8 +21,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 from PIL import Image  # comes with matplotlib
 
-from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words
-from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour, boxes_along, boxes_at, place_labels
+from dsgd.report import figures
 
 _SVG: Final = "http://www.w3.org/2000/svg"
 _DPI: Final = 120
@@ -46,13 +45,13 @@ ElementTree.register_namespace("", _SVG)
 ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
-def draw(figure: Figure, *, dark: bool = False) -> bytes:
+def draw(figure: figures.Figure, *, dark: bool = False) -> bytes:
     """Return a figure as PNG; see `canvas`."""
     with mpl.rc_context(settings(dark=dark)):
         return picture(canvas(figure, dark=dark))
 
 
-def canvas(figure: Figure, *, dark: bool = False) -> Canvas:
+def canvas(figure: figures.Figure, *, dark: bool = False) -> Canvas:
     """Return a figure as one of matplotlib."""
     columns = min(figure.columns, len(figure.panels))
     lines = -(-len(figure.panels) // columns)
@@ -72,7 +71,7 @@ def canvas(figure: Figure, *, dark: bool = False) -> Canvas:
         return drawn
 
 
-def vectors(canvas: Canvas, figure: Figure) -> str:
+def vectors(canvas: Canvas, figure: figures.Figure) -> str:
     """Return the canvas of a figure on a light ground as SVG for a page.
 
     Its colours follow the ground of the page, and points and bars say what they are where a pointer rests on them.
@@ -97,19 +96,19 @@ def vectors(canvas: Canvas, figure: Figure) -> str:
     del root.attrib["height"]
     root.set("width", f"{96 * canvas.get_figwidth():.0f}")
     root.set("style", "stroke-linejoin: round; stroke-linecap: butt")
-    marks = [mark for panel in figure.panels for mark in panel.marks if not isinstance(mark, Words)]
+    marks = [mark for panel in figure.panels for mark in panel.marks if not isinstance(mark, figures.Words)]
     text = ElementTree.tostring(root, encoding="unicode")
-    for light, dark in {GROUND, TEXT, MUTED, GRID, *(mark.colour for mark in marks)}:
+    for light, dark in {figures.GROUND, figures.TEXT, figures.MUTED, figures.GRID, *(mark.colour for mark in marks)}:
         text = text.replace(f": {light}", f": light-dark({light}, {dark})")
     return text
 
 
-def _said(mark: Mark, panel: Panel) -> list[str]:
+def _said(mark: figures.Mark, panel: figures.Panel) -> list[str]:
     """Return what every point or bar of a mark is."""
-    if isinstance(mark, Bars):
+    if isinstance(mark, figures.Bars):
         names, heights = mark.names or [""] * len(mark.top), np.subtract(mark.top, mark.bottom)
         parts = [[mark.label, name, _value(panel.y, height)] for name, height in zip(names, heights, strict=True)]
-    elif isinstance(mark, Line) and not mark.pale:
+    elif isinstance(mark, figures.Line) and not mark.pale:
         names = mark.names or [mark.label] * len(mark.x)
         parts = [
             [name, _value(panel.x, x), _value(panel.y, y)] for name, x, y in zip(names, mark.x, mark.y, strict=True)
@@ -122,7 +121,7 @@ def _said(mark: Mark, panel: Panel) -> list[str]:
     return ["\n".join(filter(None, part)) for part in parts]
 
 
-def _value(axis: Axis, value: float) -> str:
+def _value(axis: figures.Axis, value: float) -> str:
     return f"{axis.label}: {axis.text(value)}" if axis.label else axis.text(value)
 
 
@@ -140,7 +139,9 @@ def picture(canvas: Canvas) -> bytes:
 
 def settings(*, dark: bool = False) -> dict[str, Any]:
     """Return the settings of matplotlib that draw in the colours of a page."""
-    ground, text, muted, grid = (colour[int(dark)] for colour in (GROUND, TEXT, MUTED, GRID))
+    ground, text, muted, grid = (
+        colour[int(dark)] for colour in (figures.GROUND, figures.TEXT, figures.MUTED, figures.GRID)
+    )
     return {
         "figure.facecolor": ground,
         "savefig.facecolor": ground,
@@ -179,7 +180,7 @@ def log_scale(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _panel(axis: Any, panel: Panel, ground: int, number: int) -> None:
+def _panel(axis: Any, panel: figures.Panel, ground: int, number: int) -> None:
     axis.set_xscale(panel.x.scale)
     axis.set_yscale(panel.y.scale)
     if panel.title:
@@ -188,19 +189,19 @@ def _panel(axis: Any, panel: Panel, ground: int, number: int) -> None:
         _mark(axis, mark, ground, f"{number} {k}")
 
 
-def _mark(axis: Any, mark: Mark, ground: int, gid: str) -> None:
-    if isinstance(mark, Line):
+def _mark(axis: Any, mark: figures.Mark, ground: int, gid: str) -> None:
+    if isinstance(mark, figures.Line):
         _line(axis, mark, mark.colour[ground], ground)
         if not mark.pale:  # a pointer needs a larger target than the point
             axis.plot(mark.x, mark.y, "o", color=mark.colour[ground], markersize=12, alpha=0.0, gid=gid)
-    elif isinstance(mark, Bars):
+    elif isinstance(mark, figures.Bars):
         heights = [top - bottom for bottom, top in zip(mark.bottom, mark.top, strict=True)]
         widths = [right - left for left, right in zip(mark.left, mark.right, strict=True)]
         style: dict[str, Any] = {"color": mark.colour[ground], "label": mark.label or None}
         axis.bar(mark.left, heights, widths, mark.bottom, align="edge", gid=gid, **style)
-    elif isinstance(mark, (Level, Band)):
+    elif isinstance(mark, (figures.Level, figures.Band)):
         style = {"color": mark.colour[ground], "label": mark.label or None}
-        if isinstance(mark, Level):
+        if isinstance(mark, figures.Level):
             (axis.axhline if mark.along == "y" else axis.axvline)(
                 mark.value, linewidth=1.3, linestyle=_DASHES[mark.dash], **style
             )
@@ -216,11 +217,11 @@ def _mark(axis: Any, mark: Mark, ground: int, gid: str) -> None:
                 textcoords="offset points",
                 ha="center",
                 fontsize=size,
-                color=MUTED[ground],
+                color=figures.MUTED[ground],
             )
 
 
-def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:
+def _line(axis: Any, mark: figures.Line, colour: figures.Colour | str, ground: int) -> None:
     if mark.ranges:
         ends = ([low for low, _ in mark.ranges], [high for _, high in mark.ranges])
         style = {"color": colour, "linewidth": 1.0, "alpha": 0.7}
@@ -237,14 +238,14 @@ def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:
         drawstyle="steps-post" if mark.steps else "default",
         marker=_MARKERS[mark.marker] if mark.marker else "",
         markersize=0.75 * mark.size,
-        markerfacecolor=("none" if not mark.width else GROUND[ground]) if mark.hollow else colour,
+        markerfacecolor=("none" if not mark.width else figures.GROUND[ground]) if mark.hollow else colour,
         label=mark.label or None,
         zorder=1.5 if mark.pale else 2,
     )
 
 
-def _write_names(canvas: Canvas, axes: Sequence[Any], panels: Sequence[Panel]) -> None:
-    """Write the texts of points beside them, where they cover least (`dsgd.report.theme`)."""
+def _write_names(canvas: Canvas, axes: Sequence[Any], panels: Sequence[figures.Panel]) -> None:
+    """Write the texts of points beside them, where they cover least (`dsgd.report.figures`)."""
     named = [(axis, panel) for axis, panel in zip(axes, panels, strict=False) if _texts(panel)]
     if not named:
         return
@@ -253,25 +254,27 @@ def _write_names(canvas: Canvas, axes: Sequence[Any], panels: Sequence[Panel]) -
     for axis, panel in named:
         to_pixels, pixels = axis.transData.transform, canvas.dpi / 72
         taken = [np.empty((0, 4))]
-        for mark in (mark for mark in panel.marks if isinstance(mark, Line)):
+        for mark in (mark for mark in panel.marks if isinstance(mark, figures.Line)):
             points = to_pixels(np.column_stack([mark.x, mark.y]))
             if mark.marker:
-                taken.append(boxes_at(points, 0.75 * mark.size * pixels))
+                taken.append(figures.boxes_at(points, 0.75 * mark.size * pixels))
             if mark.width:
-                taken.append(boxes_along(_corners(points) if mark.steps else points, 2.0))
+                taken.append(figures.boxes_along(_corners(points) if mark.steps else points, 2.0))
         style = {"textcoords": "offset points", "fontsize": _NAMES_PT, "ha": "left", "va": "bottom"}
         texts = [axis.annotate(text, at, xytext=(0, 0), **style) for text, at in _texts(panel)]
         sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
         points = [tuple(to_pixels(text.xy)) for text in texts]
-        corners = place_labels(points, sizes, 5.0 * pixels, np.concatenate(taken), axis.get_window_extent().extents)
+        corners = figures.place_labels(
+            points, sizes, 5.0 * pixels, np.concatenate(taken), axis.get_window_extent().extents
+        )
         for text, point, corner in zip(texts, points, corners, strict=True):
             text.set_position(((corner[0] - point[0]) / pixels, (corner[1] - point[1]) / pixels))
             text.set_in_layout(False)
 
 
-def _texts(panel: Panel) -> list[tuple[str, tuple[float, float]]]:
+def _texts(panel: figures.Panel) -> list[tuple[str, tuple[float, float]]]:
     """Return what is written at which points of a panel."""
-    lines = [mark for mark in panel.marks if isinstance(mark, Line) and mark.written]
+    lines = [mark for mark in panel.marks if isinstance(mark, figures.Line) and mark.written]
     named = [
         (mark.written.get(name), at) for mark in lines for name, *at in zip(mark.names, mark.x, mark.y, strict=True)
     ]
@@ -285,7 +288,7 @@ def _corners(points: Any) -> Any:
     return corners
 
 
-def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float]) -> None:
+def _side(axis: Any, set_limits: Any, wanted: figures.Axis, limits: tuple[float, float]) -> None:
     set_limits(*(limits[::-1] if wanted.reverse else limits))
     axis.set_label_text(textwrap.fill(wanted.label, _LEFT_LABEL) if axis.axis_name == "y" else wanted.label)
     if wanted.ticks:
@@ -304,7 +307,7 @@ def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float])
         axis.grid(visible=False)
 
 
-def _touch(wanted: Axis, ticks: Sequence[float], span: float) -> bool:
+def _touch(wanted: figures.Axis, ticks: Sequence[float], span: float) -> bool:
     """Return whether texts of neighbouring ticks would touch along a logarithmic axis of so many powers of e."""
     return any(
         math.log(after / before) / span * _LOWER_EDGE < (len(_tick(wanted, before)) + len(_tick(wanted, after))) / 2 + 1
@@ -312,7 +315,7 @@ def _touch(wanted: Axis, ticks: Sequence[float], span: float) -> bool:
     )
 
 
-def _tick(axis: Axis, value: float) -> str:
+def _tick(axis: figures.Axis, value: float) -> str:
     return axis.text(value) if axis.unit in {"%", "s", "B"} else f"{value:g}{axis.unit}"
 
 

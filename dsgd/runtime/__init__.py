@@ -3,8 +3,6 @@
 What needs Dask is loaded when it is first used, so that training in this process never pays for it.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
@@ -44,16 +42,4 @@ __all__ = [
 ]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".checkpoints.checkpoint": "Checkpoint",
-        ".deployment": "Gang",
-        ".gang.client": "client_for client_of close_own_cluster connect_client",
-        ".gang.job": "run_on_cluster",
-        ".logs": "JsonFormatter RankFilter",
-        ".rank": "GangResult Mail Rank RankProgram Server ServerProgram",
-        ".threads": "run_on_threads",
-        ".timeouts": "FailurePolicy Restart Shrink Timeouts",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.ledger import COMPUTE, RankLedger
-from dsgd.progress.events import StopTraining
+from dsgd.progress import StopTraining
 from dsgd.types import FloatMatrix, FloatVector
 
 _PERIOD_S: Final = 0.2

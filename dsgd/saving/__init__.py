@@ -1,6 +1,6 @@
 """Models in files without code: ``model.save(path)`` and `load`.
 
-`models` writes and reads files, `values` what is in them, and `registry` says which classes there may be.
+`models` writes and reads files, `values` what is in them, and says which classes there may be.
 """
 
 from dsgd.saving.models import SavingMixin, is_model_file, load

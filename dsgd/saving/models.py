@@ -26,8 +26,7 @@ from dsgd.errors import ModelFileError
 from dsgd.files import regular
 from dsgd.runtime.checkpoints.container import Container, DamagedError, LocalFolder, RemoteFolder, folder_of
 from dsgd.runtime.deployment import PLACES, Gang, as_gang
-from dsgd.saving.registry import ESTIMATORS, check_use, zeros
-from dsgd.saving.values import Reader, UnsavedError, Writer
+from dsgd.saving.values import ESTIMATORS, Reader, UnsavedError, Writer, check_use, zeros
 
 _FILES: Final = Container("a model", b"DSGDMODL", 1)
 

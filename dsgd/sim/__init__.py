@@ -1,7 +1,5 @@
 """Simulated clusters: the real training code on a virtual clock."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
@@ -49,15 +47,4 @@ __all__ = [
     "predict",
 ]
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".calibration": "Calibration calibrate",
-        ".cluster": "SimulatedCluster",
-        ".cost": "CostModel EpochCost RowCost Workload",
-        ".measure": "SavedCosts known_costs measure_costs open_costs",
-        ".network": "NETWORKS AbstractStragglers Compute Exponential HeavyTail Network NoStragglers SlowRank",
-        ".prediction": "Prediction predict",
-        "dsgd.collectives.cost": "Link",
-    },
-)
+__getattr__ = loaded_on_use(__name__)

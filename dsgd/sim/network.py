@@ -31,7 +31,7 @@ from typing import Final
 import numpy as np
 
 from dsgd.collectives.cost import Link
-from dsgd.comm.topology.graphs import DGX_1V_LINKS
+from dsgd.comm.topology import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels.order import draw_each, draw_one
 from dsgd.types import FloatMatrix

@@ -36,8 +36,7 @@ from dsgd.collectives.algorithms.whole import PLANS, steps_schedule
 from dsgd.collectives.cost import Algorithm, n_levels
 from dsgd.comm.base import Schedule
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.comm.topology import AbstractTopology, Ring
-from dsgd.comm.topology.mixing import exchange_steps
+from dsgd.comm.topology import AbstractTopology, Ring, exchange_steps
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.train.visits import MAX_GROWTH
 from dsgd.sim.cluster import SimulatedCluster

@@ -22,8 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.topology import AbstractTopology, Complete, Grid, RandomRegular, Ring
-from dsgd.comm.topology.mixing import mixing_matrix, spectral_gap
+from dsgd.comm.topology import AbstractTopology, Complete, Grid, RandomRegular, Ring, mixing_matrix, spectral_gap
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.study.frame.rows import Row
 from dsgd.types import AnyArray, FloatMatrix, FloatVector

@@ -17,7 +17,7 @@ from dsgd.collectives import Group, allreduce_cost, allreduce_seconds, calibrate
 from dsgd.collectives.cost import ALGORITHMS
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Axis, Claim, Figure, Line, Mark, Panel, Publication, Table
-from dsgd.report.theme import MARKERS, MUTED, SERIES, TEXT
+from dsgd.report.figures import MARKERS, MUTED, SERIES, TEXT
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.report import joined

@@ -18,8 +18,7 @@ from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.datasets import find, load, locate
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError, InvalidParameterError
 from dsgd.report import Axis, Claim, Figure, Line, Panel, Table, byte_text, figure_text
-from dsgd.report.figures import texts_at
-from dsgd.report.theme import MUTED
+from dsgd.report.figures import MUTED, texts_at
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import MissingData, StudyData, file_names, majority_accuracy, point, sizes_of, spent

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
-from dsgd.report.figures import Dash
-from dsgd.report.theme import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour
+from dsgd.report.figures import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour, Dash
 from dsgd.study.frame.report import tally, time_text
 from dsgd.study.frame.rows import Cell, Row, Stat, any_busy, cells_of, one_of, only
 from dsgd.study.published import STATEMENTS, Interval, Margin, Statement, exact

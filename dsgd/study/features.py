@@ -19,7 +19,7 @@ from dsgd.datasets import find, locate
 from dsgd.estimators import SGDClassifier
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.report import Axis, Claim, Figure, Level, Line, Panel, Table, figure_text, seconds_text
-from dsgd.report.theme import TEXT
+from dsgd.report.figures import TEXT
 from dsgd.study.agents import ALONE, GRAPHS, ONE_MACHINE, run_agents
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_keep, sizes_of

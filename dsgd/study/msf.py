@@ -30,9 +30,8 @@ from dsgd.report import (
     seconds_text,
     span_of,
 )
-from dsgd.report.figures import Dash
-from dsgd.report.theme import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, ramp
-from dsgd.report.theme import PHASES as SHOWN_PHASES
+from dsgd.report.figures import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, Dash, ramp
+from dsgd.report.figures import PHASES as SHOWN_PHASES
 from dsgd.runtime.deployment import Gang
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options

@@ -4,7 +4,7 @@ Problem: a job gets some of the accelerators of a box. Among them there may be n
 library that knows rings alone sends everything through PCIe.
 
 Method: all connected sets of 3 to 8 accelerators of a DGX-1P and a DGX-1V, those with the same links once. Each sums
-512 MiB over the trees of `dsgd.collectives.algorithms.packed_trees.pack_duplex`, and round as many rings of direct
+512 MiB over the trees of `dsgd.collectives.algorithms.packing.pack_duplex`, and round as many rings of direct
 links as fit (`pack_rings`, of which no choice has more), or a ring through PCIe where there is none; both in the best
 of some numbers of pieces. Messages are played on the ports of `dsgd.sim.Network`, so no seconds of this machine are in
 it.
@@ -25,11 +25,19 @@ from typing import Final
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
-from dsgd.collectives.algorithms.packed_trees import pack_duplex, pack_rings, packed_plan, ring_trees
-from dsgd.collectives.algorithms.packing import DGX_1P, DGX_1V, Packing, subgraph
+from dsgd.collectives.algorithms.packing import (
+    DGX_1P,
+    DGX_1V,
+    Packing,
+    pack_duplex,
+    pack_rings,
+    packed_plan,
+    ring_trees,
+    subgraph,
+)
 from dsgd.collectives.algorithms.whole import plan_schedule
 from dsgd.report import Axis, Figure, Level, Line, Panel, Table, span_of
-from dsgd.report.theme import MARKERS, SERIES
+from dsgd.report.figures import MARKERS, SERIES
 from dsgd.sim import NETWORKS, Network
 from dsgd.sim.events import play_rounds
 from dsgd.types import FloatMatrix

@@ -13,9 +13,24 @@ from typing import Any, Final
 
 from dsgd.collectives.cost import Link
 from dsgd.errors import InvalidParameterError
-from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
+from dsgd.report.figures import (
+    BLUE,
+    GREEN,
+    MUTED,
+    ORANGE,
+    TEXT,
+    VERMILION,
+    Axis,
+    Bars,
+    Colour,
+    Figure,
+    Level,
+    Line,
+    Mark,
+    Panel,
+    period_axis,
+)
 from dsgd.report.tables import Claim, Table, byte_text, figure_text
-from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
 from dsgd.sim import scaling as balances
 from dsgd.sim.network import Network, network_for
 from dsgd.study.frame.rows import Row

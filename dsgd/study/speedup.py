@@ -20,7 +20,7 @@ from sklearn.linear_model import SGDClassifier as Peer
 from dsgd.datasets import TWINS
 from dsgd.estimators import SGDClassifier
 from dsgd.report import Axis, Bars, Claim, Figure, Level, Line, Panel, Table, Words, byte_text, figure_text, span_of
-from dsgd.report.theme import ORANGE
+from dsgd.report.figures import ORANGE
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, StudyData, place, score
 from dsgd.study.frame.report import data_table, joined, line_of

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.kernels.state import SCHEDULES
 from dsgd.report import Axis, Claim, Figure, Level, Mark, Panel
-from dsgd.report.theme import GREY, ORANGE, TEXT
+from dsgd.report.figures import GREY, ORANGE, TEXT
 from dsgd.sim import SimulatedCluster
 from dsgd.sim.network import stragglers_for
 from dsgd.study.comparison.result import (

@@ -5,8 +5,6 @@ The rank loop (`dsgd.runtime.train`) calls them, and servers those in which rank
 `contrib` has strategies of which no more than the laws is promised.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dsgd.lazy import loaded_on_use
@@ -125,30 +123,4 @@ __all__ = [
 ]
 
 
-__getattr__ = loaded_on_use(
-    __name__,
-    {
-        ".async_gossip": "ADPSGD OverlapSGP",
-        ".auto": "AutoSync",
-        ".averaging": "MomentumPolicy carry_over weighted_mean",
-        ".base": "AbstractAdaptation AbstractLocalTerm AbstractStrategy Exchange LocalSteps NoState Plan Seen",
-        ".compression": "Compressor common_factor",
-        ".contrib.admm": "ADMM AsyncADMM",
-        ".contrib.anytime": "AnytimeSGD",
-        ".contrib.diloco": "DecoupledDiLoCo EagerDiLoCo StreamingDiLoCo",
-        ".elastic": "EASGD AsyncEASGD Downpour",
-        ".federated": "SCAFFOLD FedProx check_combination",
-        ".gossip": "DPSGD SGP ChocoSGD",
-        ".hogwild": "Hogwild",
-        ".leaders": "AsyncLeaderSGD LeaderSGD",
-        ".local": "DESLOC EpochAveraging LocalSGD OneShotAveraging PostLocalSGD",
-        ".minibatch": "MinibatchSGD",
-        ".names": "STRATEGIES",
-        ".outer": "DiLoCo SlowMo",
-        ".parameter_server": "ASGD BackupWorkers DelayCompensatedASGD StaleSynchronous StalenessAware",
-        ".period": (
-            "AbstractPeriod Cut EveryBatch EveryEpoch EveryRows GrowingBatch OftenThenRarely Once RoundClock "
-            "Taxonomy Weighing mean_shares"
-        ),
-    },
-)
+__getattr__ = loaded_on_use(__name__)

@@ -9,8 +9,7 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import OP_GOSSIP, OP_POST
-from dsgd.comm.topology import AbstractTopology, Exponential
-from dsgd.comm.topology.mixing import shares
+from dsgd.comm.topology import AbstractTopology, Exponential, shares
 from dsgd.handover import OWN
 from dsgd.kernels.order import draw_one, mix64_each
 from dsgd.sync.averaging import weighted_mean

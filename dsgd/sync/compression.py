@@ -38,7 +38,7 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.compress.base import AbstractCompressor, AbstractMemory
 from dsgd.handover import ALIKE
-from dsgd.kernels.select import spread_nonzero
+from dsgd.kernels.bits import spread_nonzero
 from dsgd.ledger import ENCODE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, NoState

@@ -19,8 +19,7 @@ from dsgd.collectives.gossip import check_gossip, neighbour_mean, push_sum
 from dsgd.collectives.group import Group
 from dsgd.collectives.payloads import encoding
 from dsgd.comm.frames import OP_GOSSIP
-from dsgd.comm.topology import AbstractTopology, Exponential, Ring
-from dsgd.comm.topology.mixing import exchange_steps, weights
+from dsgd.comm.topology import AbstractTopology, Exponential, Ring, exchange_steps, weights
 from dsgd.compress import (
     DGC,
     AbstractCompressor,

@@ -14,10 +14,9 @@ except ImportError as _error:
 
 from dsgd.torch.estimators import TorchClassifier, TorchRegressor
 from dsgd.torch.flat import FlatModule
-from dsgd.torch.parts import LARS, Passes
+from dsgd.torch.parts import LARS, Passes, measure_node, trace
 from dsgd.torch.process_group import compress_hook, launch
 from dsgd.torch.synchronizer import Synchronizer
-from dsgd.torch.trace import measure_node, trace
 
 __all__ = [
     "LARS",

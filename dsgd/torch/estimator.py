@@ -18,18 +18,7 @@ from torch import nn
 
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs.blocks import (
-    Block,
-    BlockSummary,
-    Expected,
-    Spread,
-    Work,
-    check_summaries,
-    count_threads,
-    pack_for_threads,
-    ranks_asked,
-    summarise,
-)
+from dsgd.inputs import blocks as row_blocks
 from dsgd.inputs.callbacks import History, line_of, notifies_callbacks
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
@@ -52,20 +41,11 @@ from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.stages import stage
 from dsgd.sync import AbstractStrategy
+from dsgd.torch import rows as torch_rows
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.loop import bound_to, strategy_for
 from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer, predictions
 from dsgd.torch.parts import Passes, build_criterion, build_module, check_weighable, fingerprint
-from dsgd.torch.rows import (
-    BatchNormPolicy,
-    ModuleStatistics,
-    TensorPacker,
-    TensorRows,
-    as_tensor,
-    checked_weights,
-    cut,
-    mean_weight,
-)
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_numbers, warn_user
 
@@ -77,7 +57,7 @@ def _loaded(
     flat = FlatModule(template, device)
     flat.params[:] = params
     flat.to_device()
-    ModuleStatistics(template).load(dict(statistics))
+    torch_rows.ModuleStatistics(template).load(dict(statistics))
     return flat
 
 
@@ -98,13 +78,13 @@ def scored_rows(estimator: Any, given: tuple[Any, Any, Any], template: nn.Module
     many = not estimator._is_classification
     options: dict[str, Any] = {"allow_nd": True, "multi_output": many, "dtype": "numeric", "y_numeric": many}
 
-    def check() -> Block:
+    def check() -> row_blocks.Block:
         X, y, weights = given
         if estimator.dataset is not None:  # nobody here has seen its rows
             X, y = check_X_y(X, y, **options)
         else:
             X, y = validated(estimator, X, y, reset=False, **options)
-        return X, y, checked_weights(weights, X)
+        return X, y, torch_rows.checked_weights(weights, X)
 
     block = checked_block(check)
     if estimator._is_classification:
@@ -113,7 +93,7 @@ def scored_rows(estimator: Any, given: tuple[Any, Any, Any], template: nn.Module
     for name in ("_audience", "feature_names_in_", "module_"):
         vars(bare).pop(name, None)
     flat = FlatModule(copy.deepcopy(template))
-    statistics = {name: vector.copy() for name, vector in ModuleStatistics(flat.module).vectors().items()}
+    statistics = {name: vector.copy() for name, vector in torch_rows.ModuleStatistics(flat.module).vectors().items()}
     found = ScoredRows(_ModelOf(bare, copy.deepcopy(template)), scorer_for(bare), block)
     if torch.device(estimator.device).type == "cpu":  # another device may be there on the workers alone
         found.try_out(type(estimator).__name__, estimator.scoring, flat.params, statistics)
@@ -136,7 +116,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     max_epochs: int
     sync: Any
     compressor: AbstractCompressor[Any] | str | None
-    batch_norm: BatchNormPolicy
+    batch_norm: torch_rows.BatchNormPolicy
     dataset: Any
     passes: Passes | None
     device: str
@@ -160,7 +140,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         """Whether targets are classes."""
 
     @abstractmethod
-    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> AnyArray | None:
+    def _learn_targets(self, summaries: Sequence[row_blocks.BlockSummary]) -> AnyArray | None:
         """Take in the targets that the blocks hold; return the classes, None for values."""
 
     # -- training ------------------------------------------------------------------------------------------------
@@ -242,46 +222,50 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             with stage("check") as it:
                 block = self._check_rows(X, y, sample_weight)
                 summaries = [
-                    summarise(block, classification=self._is_classification, supervised=supervised, any_shape=True)
+                    row_blocks.summarise(
+                        block, classification=self._is_classification, supervised=supervised, any_shape=True
+                    )
                 ]
                 it.nbytes = summaries[0].nbytes
             packer, job, watch = self._plan(summaries, template, seed, n_parts, validation)
             n = self._n_threads()
             # Numbers of parts stay in their order, one to a rank.
-            shares = pack_for_threads(block, n, packer, seed=seed if self.shuffle and supervised else None)
+            shares = row_blocks.pack_for_threads(block, n, packer, seed=seed if self.shuffle and supervised else None)
             return run_on_threads(train, shares, (job,), on_event=self._listeners(), mail=mail_for(job), given=watch)
-        expected = Expected(self._is_classification, supervised=supervised, any_shape=True)
-        spread = Spread(
-            n_ranks=ranks_asked(self.n_jobs),
+        expected = row_blocks.Expected(self._is_classification, supervised=supervised, any_shape=True)
+        spread = row_blocks.Spread(
+            n_ranks=row_blocks.ranks_asked(self.n_jobs),
             seed=seed if self.shuffle and supervised else None,
         )
 
-        def check() -> Block:
+        def check() -> row_blocks.Block:
             return self._check_rows(X, y, sample_weight)
 
         with self._open_blocks(X, y, sample_weight, check, expected, spread) as blocks:
             packer, job, watch = self._plan(blocks.summaries, template, seed, n_parts, validation)
-            work = Work(train, packer, (job,), cut=cut if supervised else None, mail=mail_for(job), given=watch)
+            work = row_blocks.Work(
+                train, packer, (job,), cut=torch_rows.cut if supervised else None, mail=mail_for(job), given=watch
+            )
             return blocks.run(work, self._terms(self._listeners()))
 
     def _plan(
         self,
-        summaries: Sequence[BlockSummary],
+        summaries: Sequence[row_blocks.BlockSummary],
         template: nn.Module,
         seed: int,
         n_parts: int,
         validation: tuple[Any, Any, Any] | None,
-    ) -> tuple[TensorPacker, TrainJob, ScoredRows | None]:
+    ) -> tuple[torch_rows.TensorPacker, TrainJob, ScoredRows | None]:
         """Return what packs the rows, what trains on them, and what scores validation rows on rank 0."""
-        check_summaries(summaries)
-        weight = mean_weight(summaries)
+        row_blocks.check_summaries(summaries)
+        weight = torch_rows.mean_weight(summaries)
         if weight is not None:
             check_weighable(build_criterion(self.criterion, self._options("criterion__")))
         flat = FlatModule(template)
         classes = self._learn_targets(summaries)
         watch = None if validation is None else scored_rows(self, validation, template)
         criterion = self.criterion if isinstance(self.criterion, type) else type(self.criterion)
-        packer = TensorPacker(
+        packer = torch_rows.TensorPacker(
             classes=classes,
             dtype=str(flat.dtype),
             shuffle=self.shuffle,
@@ -408,20 +392,20 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         ):
             raise InvalidParameterError(f"{name}(device={self.device!r}): torch finds no such device here.")
 
-    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> row_blocks.Block:
         """Validate arrays of this process; return (X, y, sample_weight)."""
         if self.dataset is not None:
             self.n_features_in_ = 0
             return X, None, None
         many = not self._is_classification
         X, y = validated(self, X, y, allow_nd=True, multi_output=many, dtype="numeric", y_numeric=many)
-        return X, y, checked_weights(sample_weight, X)
+        return X, y, torch_rows.checked_weights(sample_weight, X)
 
     def _n_threads(self) -> int:
         """Return how many ranks there are in this process: on devices, one for each."""
         if self.n_jobs is None and self.device == "cuda":
             return max(1, int(torch.cuda.device_count()))
-        return count_threads(self.n_jobs)
+        return row_blocks.count_threads(self.n_jobs)
 
     def _count_ranks(self) -> int:
         """Return how many ranks there will be; asked where rows are made on them."""
@@ -452,8 +436,8 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             X = known_columns(self, X)
             X = validated(self, X, allow_nd=True, dtype="numeric", reset=False)
         parameter = next(self.module_.parameters())
-        inputs = as_tensor(X, parameter.dtype)
-        rows = TensorRows(inputs, torch.zeros(len(inputs)), shuffle=False, seed=0)
+        inputs = torch_rows.as_tensor(X, parameter.dtype)
+        rows = torch_rows.TensorRows(inputs, torch.zeros(len(inputs)), shuffle=False, seed=0)
         found = [output.cpu() for output, _ in predictions(self.module_, rows, parameter.device)]
         outputs: AnyArray = torch.cat(found).numpy()
         return outputs

@@ -15,7 +15,7 @@ from dsgd.compress import AbstractCompressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.docstrings import inherit_method_docs
-from dsgd.inputs.prediction import AbstractClusterClassifier, AbstractClusterRegressor
+from dsgd.inputs.linear import AbstractClusterClassifier, AbstractClusterRegressor
 from dsgd.torch.estimator import AbstractTorchEstimator
 from dsgd.torch.parts import Passes
 from dsgd.torch.rows import BatchNormPolicy

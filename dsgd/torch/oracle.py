@@ -30,19 +30,9 @@ from dsgd.local import AbstractLocalOptimizer, AbstractState
 from dsgd.local.base import Evaluation, Steps, new_counters
 from dsgd.local.sgd import is_finite
 from dsgd.local.shard import split
+from dsgd.torch import parts
 from dsgd.torch.flat import FlatModule, OptimizerMemory
-from dsgd.torch.parts import (
-    LossScale,
-    Passes,
-    build_criterion,
-    build_module,
-    build_optimizer,
-    check_same,
-    draws,
-    fingerprint,
-    is_plain_sgd,
-    repeatable,
-)
+from dsgd.torch.parts import draws, repeatable
 from dsgd.torch.rows import ROWS_PER_LOOK, BatchNormPolicy, ModuleStatistics, TensorRows
 from dsgd.types import AnyArray, FloatVector
 
@@ -58,7 +48,7 @@ class ModuleState(AbstractState):
     remembered: OptimizerMemory
     buffers: ModuleStatistics
     draws: bool
-    loss_scale: LossScale | None = None
+    loss_scale: parts.LossScale | None = None
     rates: list[float] = field(default_factory=list)
     order: tuple[int, AnyArray | None] = (-1, None)
 
@@ -238,13 +228,13 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
     batch_norm: BatchNormPolicy = "average"
     device: str = "cpu"
     is_classification: bool = True
-    passes: Passes = field(default_factory=Passes)
+    passes: parts.Passes = field(default_factory=parts.Passes)
 
     @property
     def steps(self) -> Steps:
         """A step per minibatch."""
         groups = [self.optimizer_options, *(own for _, own in self.optimizer_options.get("param_groups", ()))]
-        is_plain = is_plain_sgd(self.optimizer, groups)
+        is_plain = parts.is_plain_sgd(self.optimizer, groups)
         options = ", ".join(f"{name}={value!r}" for name, value in self.optimizer_options.items())
         name = f"optimizer={getattr(self.optimizer, '__name__', repr(self.optimizer))}({options})"
         return Steps(
@@ -269,20 +259,20 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
 
     def init(self, rows: TensorRows) -> ModuleState:
         """Return a module of this rank, its optimiser and its criterion."""
-        module = build_module(self.module, self.module_options)
-        check_same(fingerprint(module), dict(self.identity), type(module).__name__)
+        module = parts.build_module(self.module, self.module_options)
+        parts.check_same(parts.fingerprint(module), dict(self.identity), type(module).__name__)
         state = module.state_dict()
         state |= {name: torch.from_numpy(np.array(values)) for name, values in self.buffers.items()}
         module.load_state_dict(state)
         flat = FlatModule(module, self._device(rows))
-        make_optimizer = partial(build_optimizer, self.optimizer, self.optimizer_options)
+        make_optimizer = partial(parts.build_optimizer, self.optimizer, self.optimizer_options)
         optimizer = make_optimizer(module)
         for group in optimizer.param_groups:
             group["dsgd_lr"] = group["lr"]
         return ModuleState(
             new_counters(self.n_losses),
             flat,
-            build_criterion(self.criterion, self.criterion_options).to(flat.device),
+            parts.build_criterion(self.criterion, self.criterion_options).to(flat.device),
             optimizer,
             OptimizerMemory(optimizer, module, make_optimizer),
             ModuleStatistics(module),

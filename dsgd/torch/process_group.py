@@ -28,29 +28,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from dsgd import errors
 from dsgd.collectives import Group
 from dsgd.collectives.compressed import compressed_mean
+from dsgd.comm import frames
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import (
-    HEADER_BYTES,
-    AbortFlag,
-    check_array,
-    check_limit,
-    describe_mismatch,
-    job_code,
-    pack_into,
-    unpack_from,
-)
 from dsgd.compress import AbstractCompressor, Layerwise
-from dsgd.errors import (
-    AbortedError,
-    ClusterError,
-    GangTimeoutError,
-    IncompatiblePartsError,
-    InvalidDataError,
-    InvalidParameterError,
-    ProtocolError,
-)
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.runtime.deployment import as_gang
 from dsgd.runtime.gang.client import client_for
@@ -62,7 +45,7 @@ from dsgd.types import AnyArray
 
 _DEADLINE_S: Final = 600.0
 _TAG: Final = 0
-_JOB: Final = job_code("torchrun")
+_JOB: Final = frames.job_code("torchrun")
 
 # The default group that `rank_here` was last called in, and the rank in it.
 _known: list[tuple[Any, Rank]] = []
@@ -94,11 +77,13 @@ class TorchProcessGroup(AbstractTransport):
     """A rank of the default process group of ``torch.distributed``; all of its ranks make one at once."""
 
     def __init__(self, deadline_s: float = _DEADLINE_S) -> None:
-        check_limit("TorchProcessGroup(deadline_s)", deadline_s)
+        frames.check_limit("TorchProcessGroup(deadline_s)", deadline_s)
         if not is_running():
-            raise ClusterError("torch.distributed has no default process group: call init_process_group() first.")
+            raise errors.ClusterError(
+                "torch.distributed has no default process group: call init_process_group() first."
+            )
         if not dist.is_gloo_available():
-            raise ClusterError("TorchProcessGroup needs a torch that was built with gloo.")
+            raise errors.ClusterError("TorchProcessGroup needs a torch that was built with gloo.")
         group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline_s))
         self.rank, self.size = int(dist.get_rank()), int(dist.get_world_size())
         self.ledger, self.wire, self.deadline_s = RankLedger(self.rank), "gloo", float(deadline_s)
@@ -114,12 +99,12 @@ class TorchProcessGroup(AbstractTransport):
         """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
         group, ledger = self._group, self.ledger
         if group is None:
-            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+            raise errors.AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
         to, source = None if outgoing is None else to, None if incoming is None else source
         for peer in (to, source):
             if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
-                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
-        dtypes = [None if array is None else check_array(array) for array in (outgoing, incoming)]
+                raise errors.InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
+        dtypes = [None if array is None else frames.check_array(array) for array in (outgoing, incoming)]
         start = arrived_at = ledger.clock()
         at = to
         sending: list[Any] = []
@@ -128,7 +113,7 @@ class TorchProcessGroup(AbstractTransport):
                 header = self._header(self._n_sent[to], op, dtypes[0], outgoing)
                 sending = [_begin(group.send, to, part) for part in (header, outgoing) if part.nbytes]
                 self._n_sent[to] += 1
-                ledger.count(HEADER_BYTES + outgoing.nbytes)
+                ledger.count(frames.HEADER_BYTES + outgoing.nbytes)
             at = source
             if source is not None and incoming is not None:
                 self._receive_header(group, source, self._header(self._n_received[source], op, dtypes[1], incoming))
@@ -140,23 +125,25 @@ class TorchProcessGroup(AbstractTransport):
             for pending in sending:
                 pending.wait(self.deadline_s)
         except TimeoutError as error:
-            raise GangTimeoutError(
+            raise errors.GangTimeoutError(
                 f"rank {self.rank} waited {self.deadline_s:g} s for rank {at}. Its process hangs, is overloaded or "
                 "takes fewer steps."
             ) from error
-        except ProtocolError:  # a RuntimeError, too
+        except errors.ProtocolError:  # a RuntimeError, too
             # gloo forgets a message whose handle is gone, and the peer would wait for it instead of hearing the same.
             self._under_way += sending
             raise
         except (ConnectionError, RuntimeError) as error:
-            raise AbortedError(f"rank {at} went away during an exchange with rank {self.rank}: {error}.") from error
+            raise errors.AbortedError(
+                f"rank {at} went away during an exchange with rank {self.rank}: {error}."
+            ) from error
         if ledger.timing:
             ledger.charge(WAIT, arrived_at - start)
             ledger.charge(WIRE, ledger.clock() - arrived_at)
 
     def set_deadline(self, deadline_s: float) -> None:
         """Change the longest wait; see `AbstractTransport.set_deadline`."""
-        check_limit("set_deadline", deadline_s)
+        frames.check_limit("set_deadline", deadline_s)
         self.deadline_s = float(deadline_s)
 
     def close(self) -> None:
@@ -165,17 +152,17 @@ class TorchProcessGroup(AbstractTransport):
 
     @staticmethod
     def _header(number: int, op: int, dtype: int | None, array: AnyArray) -> AnyArray:
-        buffer = bytearray(HEADER_BYTES)
-        pack_into(buffer, _JOB, 0, number, op, dtype or 0, array.nbytes)
+        buffer = bytearray(frames.HEADER_BYTES)
+        frames.pack_into(buffer, _JOB, 0, number, op, dtype or 0, array.nbytes)
         return np.frombuffer(buffer, dtype=np.uint8)
 
     def _receive_header(self, group: Any, source: int, wanted: AnyArray) -> None:
         got = np.empty_like(wanted)
         _begin(group.recv, source, got).wait(self.deadline_s)
         if (got != wanted).any():
-            expected, found = (unpack_from(header.tobytes()) for header in (wanted, got))
-            what = describe_mismatch(expected, found) or "its header is another one"
-            raise ProtocolError(f"rank {self.rank}, frame of rank {source}: {what}.")
+            expected, found = (frames.unpack_from(header.tobytes()) for header in (wanted, got))
+            what = frames.describe_mismatch(expected, found) or "its header is another one"
+            raise errors.ProtocolError(f"rank {self.rank}, frame of rank {source}: {what}.")
 
 
 def is_running() -> bool:
@@ -187,14 +174,14 @@ def rank_here() -> Rank:
     """Return the rank that this process is in the default process group; all ranks call it at once, the first time."""
     world = dist.group.WORLD
     if not (_known and _known[0][0] is world):
-        rank = Rank(Group(TorchProcessGroup()), AbortFlag(), n_threads=torch.get_num_threads())
+        rank = Rank(Group(TorchProcessGroup()), frames.AbortFlag(), n_threads=torch.get_num_threads())
         _known[:] = [(world, rank)]
     return _known[0][1]
 
 
 def _hosts(group: Any, size: int) -> tuple[int, ...]:
     """Return a number for the host of each rank, by the order in which they come."""
-    code = job_code(platform.node()) >> 1  # torch counts with signs
+    code = frames.job_code(platform.node()) >> 1  # torch counts with signs
     codes = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
     dist.all_gather(codes, torch.tensor([code]), group=group)
     known: dict[int, int] = {}
@@ -226,11 +213,11 @@ def compress_hook(compressor: AbstractCompressor[Any], group: Any = None) -> Cal
         The compressor loses what it leaves out of gradients, or goes tensor by tensor.
     """
     if isinstance(compressor, Layerwise):
-        raise IncompatiblePartsError(
+        raise errors.IncompatiblePartsError(
             f"compress_hook({compressor!r}): the buckets of DDP have no names of tensors. Use dsgd.torch.Synchronizer."
         )
     if compressor.needs_feedback and not compressor.remembers:
-        raise IncompatiblePartsError(
+        raise errors.IncompatiblePartsError(
             f"{compressor!r} loses what it leaves out of gradients. Wrap it: ErrorFeedback({compressor!r})."
         )
     members = dist.get_process_group_ranks(group or dist.group.WORLD)
@@ -240,7 +227,7 @@ def compress_hook(compressor: AbstractCompressor[Any], group: Any = None) -> Cal
     def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, and wants none or its own
         buffer = bucket.buffer()
         if buffer.dtype not in (torch.float32, torch.float64):
-            raise InvalidDataError(f"compress_hook averages float32 and float64 gradients. Got {buffer.dtype}.")
+            raise errors.InvalidDataError(f"compress_hook averages float32 and float64 gradients. Got {buffer.dtype}.")
         key = tuple(id(parameter) for parameter in bucket.parameters())
         vector = buffer.detach().cpu().numpy()
         weight = 1.0 / ranks.size
@@ -283,7 +270,7 @@ class _ProcessGroup(AbstractTransport):
 
     def set_deadline(self, deadline_s: float) -> None:
         """Note the limit; how long torch waits was decided when its process group was made."""
-        check_limit("set_deadline(deadline_s)", deadline_s)
+        frames.check_limit("set_deadline(deadline_s)", deadline_s)
         self.deadline_s = deadline_s
 
     def close(self) -> None:
@@ -308,7 +295,7 @@ def current_rank() -> Rank:
     if rank is None and is_running():
         return rank_here()
     if rank is None:
-        raise InvalidParameterError(
+        raise errors.InvalidParameterError(
             "there is no rank here: call this inside a function that dsgd.torch.launch runs, or, in a script that "
             "torchrun starts, after torch.distributed.init_process_group(); or pass rank=..."
         )

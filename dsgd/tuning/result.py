@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from dsgd.report import Axis, Figure, Level, Line, Page, Panel, Table, figure_text, origin, ran, series
 from dsgd.sim import SavedCosts
-from dsgd.tuning.line import Point, estimator_line, import_lines
-from dsgd.tuning.space import Candidate, Fragments
+from dsgd.tuning.space import Candidate, Fragments, Point, estimator_line, import_lines
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class TuningResult:
     seconds, budget : float
         What tuning took and was allowed to take.
     client_lines : tuple of str
-        The lines that make a client of a cluster like the one that trained, see `dsgd.tuning.line.client_lines`.
+        The lines that make a client of a cluster like the one that trained, see `dsgd.tuning.space.client_lines`.
     fragments : tuple of Fragments
         For each useful period what the cost model says of fragments; empty for models of less than 10,000 weights.
     """

@@ -5,7 +5,7 @@ it takes longer than training.
 
 Method: the cost model of the cluster (`dsgd.sim.known_costs`) says what an epoch of each candidate takes, and
 leaves out what cannot win (`dsgd.tuning.space`). The others run for real by successive halving
-(`dsgd.tuning.line`). A part of the rows is held out once, by seed, and every candidate is scored on it after each
+(`dsgd.tuning.space`). A part of the rows is held out once, by seed, and every candidate is scored on it after each
 epoch, by the ranks themselves.
 
 Budget: a fit gets as many epochs as fit into its slice, by the seconds that its epochs took before, or are predicted
@@ -14,7 +14,7 @@ a slice, fewer rows are used. What was promised is the whole call: measuring the
 
 Cost: the budget.
 
-Source: see `dsgd.tuning.line`.
+Source: see `dsgd.tuning.space`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ from dsgd.inputs.table_files import with_files_opened
 from dsgd.progress import Notice, ProgressEvent, StopTraining
 from dsgd.sim import CostModel, SavedCosts, SimulatedCluster, known_costs
 from dsgd.sim.cost import Layout, estimated_costs
-from dsgd.tuning.line import Point, client_lines, epochs_within, held_score, rung_sizes, slice_s, standing
+from dsgd.tuning import space
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.rows import LEAST_ROWS, TuningRows, place_rows
-from dsgd.tuning.space import LONG_MODEL, Candidate, Fragments, candidates, fragments_of, strategies_of
 from dsgd.validation import check_number, warn_user
 
 if TYPE_CHECKING:
@@ -195,7 +194,7 @@ class _Search:
         self._end = begin + budget * (1.0 - _RESERVE)
         self._overheads = [_OVERHEAD_S["threads" if client is None else "cluster"]]
         self._classifies = estimator._is_classification
-        self._fragments: list[Fragments] = []
+        self._fragments: list[space.Fragments] = []
         self._estimator = clone(estimator).set_params(client__client=client)
         if client is None:
             self._ranks = count_threads(-1 if estimator.n_jobs is None else estimator.n_jobs)
@@ -213,14 +212,14 @@ class _Search:
             if compressors is None:
                 compressors = _compressors(rows) if self._ranks > 1 else (None,)
             # A single rank has no peers to exchange with.
-            ways = strategies_of(strategies if self._ranks > 1 else ("local",), compressors)
+            ways = space.strategies_of(strategies if self._ranks > 1 else ("local",), compressors)
             saved, model = self._costs(ways, rows)
             load = rows.workload(self._held_out)
-            self._fragments = fragments_of(ways, model, load)
+            self._fragments = space.fragments_of(ways, model, load)
             proposed = [one.strategy for one in self._fragments if one.pays]
             if proposed:
                 self._say(f"fragments of the model beside local steps are predicted to gain: {proposed[0]}")
-            chosen = candidates(self._estimator, ways, model, load, rows.row_norm, proposed)
+            chosen = space.candidates(self._estimator, ways, model, load, rows.row_norm, proposed)
             self._warm_up(chosen, rows)
             trials, used = self._fitting(chosen, rows)
             try:
@@ -263,7 +262,7 @@ class _Search:
         self._say(f"cost of messages and rows {how}")
         return saved, saved.model
 
-    def _warm_up(self, chosen: Sequence[Candidate], rows: TuningRows) -> None:
+    def _warm_up(self, chosen: Sequence[space.Candidate], rows: TuningRows) -> None:
         """Train for an epoch on few rows in each way to exchange: kernels are loaded, or compiled, before a timing."""
         few = rows.thinned(LEAST_ROWS, self._seed)
         try:
@@ -278,13 +277,13 @@ class _Search:
             if few is not rows:
                 few.release()
 
-    def _fitting(self, chosen: Sequence[Candidate], rows: TuningRows) -> tuple[list[Trial], TuningRows]:
+    def _fitting(self, chosen: Sequence[space.Candidate], rows: TuningRows) -> tuple[list[Trial], TuningRows]:
         """Return the candidates for which there is time, and as many rows as there is time for."""
         left_s, overhead_s = self._left_s(), self._overheads[0]
         n = min(len(chosen), _MOST_CANDIDATES)
 
         def slice_of(n: int) -> float:
-            return slice_s(left_s, rung_sizes(n)) / _CAUTION - overhead_s
+            return space.slice_s(left_s, space.rung_sizes(n)) / _CAUTION - overhead_s
 
         def wanted_s(n: int) -> float:
             return _EPOCHS_OF_A_SLICE * self._epoch_s(chosen[min(n, len(chosen)) // 2])
@@ -299,7 +298,7 @@ class _Search:
             self._say(f"an epoch of all rows is too long: {rows.n_rows:,} of {rows.n_all:,} rows are used")
         return trials, rows
 
-    def _epoch_s(self, candidate: Candidate) -> float:
+    def _epoch_s(self, candidate: space.Candidate) -> float:
         # A row that is held out is visited too, to be scored.
         return candidate.predicted_s / (1.0 - self._held_out)
 
@@ -307,20 +306,20 @@ class _Search:
         """Run rung after rung; return all trials, the best first."""
         running = [number for number, trial in enumerate(trials) if not trial.note]
         share = rows.n_rows / rows.n_all
-        sizes = rung_sizes(len(running))
+        sizes = space.rung_sizes(len(running))
         for rung, size in enumerate(sizes, 1):
             running = running[:size]
             for place, number in enumerate(running):
                 left = [size - place, *sizes[rung:]]
-                trials[number] = self._run(trials[number], rows, rung, slice_s(self._left_s(), left), share)
+                trials[number] = self._run(trials[number], rows, rung, space.slice_s(self._left_s(), left), share)
             if not running:
                 break
-            target = max(held_score(trials[number].curve) for number in running) - self._margin
-            running.sort(key=lambda number: (bool(trials[number].note), standing(trials[number].curve, target)))
+            target = max(space.held_score(trials[number].curve) for number in running) - self._margin
+            running.sort(key=lambda number: (bool(trials[number].note), space.standing(trials[number].curve, target)))
             leader = trials[running[0]]
             self._say(
                 f"rung {rung} of {len(sizes)}: {size} candidates, best {leader.candidate.label}, "
-                f"score {held_score(leader.curve):.4f}"
+                f"score {space.held_score(leader.curve):.4f}"
             )
             running = [number for number in running if trials[number].curve and not trials[number].note]
         return trials
@@ -330,7 +329,7 @@ class _Search:
         overhead_s = median(self._overheads)
         known = not math.isnan(trial.epoch_s)
         epoch_s = trial.epoch_s if known else self._epoch_s(trial.candidate) * share
-        n_epochs = epochs_within(seconds, overhead_s, epoch_s, _MOST_EPOCHS)
+        n_epochs = space.epochs_within(seconds, overhead_s, epoch_s, _MOST_EPOCHS)
         # The last fits tell whether the machine has become busy since.
         fits = _CAUTION * (max(self._overheads[-_RECENT:]) + epoch_s) < self._left_s()
         if not fits or (known and not n_epochs):
@@ -365,7 +364,7 @@ class _Search:
                 raise
             return replace(trial, rung=rung, note="diverged: the model left the range of numbers")
         records = model.fit_report_["epochs"]
-        curve = [Point(record["seconds"], _score(record["validation_score"])) for record in records]
+        curve = [space.Point(record["seconds"], _score(record["validation_score"])) for record in records]
         self._overheads.append(max(0.0, time.perf_counter() - begin - curve[-1].seconds))
         steps = np.diff([0.0, *(point.seconds for point in curve)])
         # The first epoch also connects ranks and loads kernels.
@@ -375,11 +374,11 @@ class _Search:
     def _result(
         self, trials: list[Trial], saved: SavedCosts | None, model: CostModel, rows: TuningRows, used: TuningRows
     ) -> TuningResult:
-        target = max(held_score(trial.curve) for trial in trials) - self._margin
+        target = max(space.held_score(trial.curve) for trial in trials) - self._margin
         load = used.workload(self._held_out)
         done = []
         for trial in trials:
-            seconds, loss = standing(trial.curve, target)
+            seconds, loss = space.standing(trial.curve, target)
             # What is compared with seconds of fewer rows is predicted for these.
             predicted = replace(trial.candidate, predicted_s=model.epoch(load, trial.candidate.sync).seconds)
             scaled = replace(predicted, predicted_s=self._epoch_s(predicted))
@@ -401,7 +400,7 @@ class _Search:
             calibration=saved,
             seconds=time.perf_counter() - self._begin,
             budget=self._budget,
-            client_lines=tuple(client_lines(self._client)),
+            client_lines=tuple(space.client_lines(self._client)),
             fragments=tuple(self._fragments),
         )
         if not result.n_measured:
@@ -423,7 +422,7 @@ def _connected(client: Any, X: Any) -> Iterator[Any]:
 
 def _compressors(rows: TuningRows) -> tuple[Any, ...]:
     """Return the compressors that are tried for models of this length."""
-    if rows.n_outputs * (rows.n_features + 1) < LONG_MODEL:
+    if rows.n_outputs * (rows.n_features + 1) < space.LONG_MODEL:
         return (None,)
     from dsgd.compress import Half, TopK
 

@@ -44,18 +44,8 @@ import scipy.sparse as sp
 from dsgd.errors import CheckpointError
 from dsgd.linear_model.fits import Packer
 from dsgd.linear_model.fits import RankRows as PlainRows
-from dsgd.runtime.checkpoints.checkpoint import (
-    Checkpoint,
-    CheckpointWriter,
-    SavedState,
-    Snapshot,
-    as_checkpoint,
-    find_newest,
-    newest_own,
-    place_to_resume,
-    read_newest,
-    share,
-)
+from dsgd.runtime.checkpoints import checkpoint
+from dsgd.runtime.checkpoints.checkpoint import share
 from dsgd.runtime.checkpoints.container import describe
 from dsgd.runtime.deployment import as_gang
 from dsgd.runtime.rank import Rank
@@ -83,7 +73,7 @@ _FREE: Final = frozenset(
 class Saving:
     """Where the variables of a fit are written, and read from."""
 
-    target: Checkpoint | None
+    target: checkpoint.Checkpoint | None
     resume_from: str | None
     configuration: Mapping[str, Any]
     content: int
@@ -99,7 +89,7 @@ def saving_of(model: Any, content: Callable[[], int]) -> Saving | None:
     if params.get("probability", "deprecated") not in (False, "deprecated"):
         params["folds"] = model._fold_seed
     resume_from = None if gang.resume_from is None else os.fspath(gang.resume_from)
-    return Saving(as_checkpoint(gang.checkpoint), resume_from, describe(params), content())
+    return Saving(checkpoint.as_checkpoint(gang.checkpoint), resume_from, describe(params), content())
 
 
 class Progress:
@@ -111,7 +101,7 @@ class Progress:
         self._is_on = rank.keeper is not None or (saving is not None and saving.target is not None)
         self._job_id, self._position = rank.job_id or secrets.token_hex(8), (0, 0)
         target = None if saving is None or rank.number else saving.target
-        self._writer = None if target is None else CheckpointWriter(target)
+        self._writer = None if target is None else checkpoint.CheckpointWriter(target)
         #: What the user should know; mostly nothing.
         self.note_for_user = ""
         self._kept: dict[str, AnyArray] = {}
@@ -134,9 +124,9 @@ class Progress:
         """Take the newest variables that there are in the memory of a rank or on disk, if there are any."""
         rank, saving = self._rank, self._saving
         mine = None if self._keeper is None else self._keeper.latest
-        own = newest_own(None if saving is None else saving.target, rank, mine)
-        mine = mine if own is None else Snapshot(own.position, own.arrays)
-        root = None if self._keeper is None else find_newest(rank.group, mine)
+        own = checkpoint.newest_own(None if saving is None else saving.target, rank, mine)
+        mine = mine if own is None else checkpoint.Snapshot(own.position, own.arrays)
+        root = None if self._keeper is None else checkpoint.find_newest(rank.group, mine)
         if root is not None:
             arrays = mine.arrays if mine is not None and rank.number == root else None
             self.note_for_user = "" if own is None or root else own.note
@@ -151,12 +141,12 @@ class Progress:
             self.note_for_user = "" if state is None else state.note
             self._found = share(rank.group, None if state is None else state.arrays, 0)
 
-    def _read(self, saving: Saving) -> SavedState | None:
+    def _read(self, saving: Saving) -> checkpoint.SavedState | None:
         """Return the state to resume from, None if the fit begins anew; refuse a folder of another fit."""
-        place = place_to_resume(saving.target, saving.resume_from, formed=self._rank.formed)
+        place = checkpoint.place_to_resume(saving.target, saving.resume_from, formed=self._rank.formed)
         if place is None:
             return None
-        state = read_newest(place, saving.configuration)
+        state = checkpoint.read_newest(place, saving.configuration)
         content = state.arrays.get("content")
         if content is None or content.dtype != np.uint64 or content.shape != (1,):
             raise CheckpointError(f"resume_from={place!r} is no checkpoint of an SVM: it does not say of which rows.")
@@ -243,7 +233,7 @@ class Progress:
         }
         self._position = number, n_rounds if number == self._number else 0
         if self._keeper is not None:
-            self._keeper.latest = Snapshot(self._position, self._kept)
+            self._keeper.latest = checkpoint.Snapshot(self._position, self._kept)
 
     # -- on disk -------------------------------------------------------------------------------------------------
 
@@ -257,11 +247,11 @@ class Progress:
         if self._writer is not None:
             self.note_for_user = self._writer.write_last(self._state()) or self.note_for_user
 
-    def _state(self) -> SavedState:
+    def _state(self) -> checkpoint.SavedState:
         assert self._saving is not None
         arrays = {**self._kept, "content": np.array([self._saving.content], dtype=np.uint64)}
         configuration, formed = self._saving.configuration, self._rank.formed
-        return SavedState(self._position, self._rank.size, configuration, arrays, "", self._job_id, formed)
+        return checkpoint.SavedState(self._position, self._rank.size, configuration, arrays, "", self._job_id, formed)
 
 
 @dataclass(frozen=True)

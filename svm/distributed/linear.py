@@ -67,13 +67,14 @@ from dsgd.svm.linear_solver.descent import Trend, make_lines, outward_push, solv
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import (
     LinearProblem,
+    LinearRows,
     LinearSolution,
     certify,
     conclude,
+    gather_rows,
     make_problem,
     relative_gap,
 )
-from dsgd.svm.linear_solver.rows import LinearRows, gather_rows
 from dsgd.svm.linear_solver.solve import COLUMNS_PER_PASS, PATIENCE, SMOOTH_PATIENCE, solve_linear
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 

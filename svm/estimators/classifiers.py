@@ -1,7 +1,7 @@
 """Kernel classifiers: one problem per pair of classes, their votes and probabilities.
 
 What a classifier is made of: a problem for each pair (`SVC` and `NuSVC` say which), a trainer of these, with the curves
-of their probabilities (`dsgd.svm.estimators.pairs`), and votes (`dsgd.svm.estimators.votes`). Of pair (a, b), a before
+of their probabilities (`dsgd.svm.estimators.pairs`), and votes (`dsgd.svm.estimators.pairs`). Of pair (a, b), a before
 b, positive means class a; with two classes positive means the second, as everywhere in scikit-learn.
 """
 
@@ -19,13 +19,12 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_method_docs
+from dsgd.inputs.linear import AbstractClusterClassifier
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.prediction import AbstractClusterClassifier
 from dsgd.svm.calibration import LIBSVM, METHODS, AbstractCalibrated, couple, draw_seed, has_curves, normalised
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
-from dsgd.svm.estimators.pairs import PairTrainer, RowTable
-from dsgd.svm.estimators.votes import break_ties, columns_of, count_votes
+from dsgd.svm.estimators.pairs import PairTrainer, RowTable, break_ties, columns_of, count_votes
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernels.rows import distribute, places_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector

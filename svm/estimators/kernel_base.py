@@ -20,8 +20,8 @@ from dsgd.inputs.blocks import Expected, Spread, Work
 from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
+from dsgd.inputs.linear import classes_of
 from dsgd.inputs.named import known_columns
-from dsgd.inputs.prediction import classes_of
 from dsgd.inputs.sources import is_collection
 from dsgd.progress import StopTraining
 from dsgd.svm.distributed.dealing import Dealer

@@ -21,14 +21,13 @@ from dsgd.inputs.blocks import Block
 from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.inputs.frames import validated
+from dsgd.inputs.linear import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind
 from dsgd.inputs.named import takes_tables
-from dsgd.inputs.prediction import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind
 from dsgd.linear_model.base import ClassesMixin, forget_cluster
 from dsgd.svm.calibration import METHODS, AbstractCalibrated, draw_seed, has_curves, normalised
 from dsgd.svm.distributed.linear import HeldRows, HoldOut, LinearJob, LinearShare, Starts, fit_held_out
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
-from dsgd.svm.linear_solver.rows import LinearRows
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearRows, LinearSolution
 from dsgd.svm.linear_solver.solve import make_l1_columns, solve_l1
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number

@@ -27,8 +27,7 @@ from dsgd.runtime.pools import limit_blas
 from dsgd.svm.certify import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
 from dsgd.svm.estimators.conversion import linear_machine_from_sklearn, linear_machine_to_sklearn
-from dsgd.svm.linear_solver.problem import LOSSES, LinearProblem, LinearSolution
-from dsgd.svm.linear_solver.rows import gather_rows
+from dsgd.svm.linear_solver.problem import LOSSES, LinearProblem, LinearSolution, gather_rows
 from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import as_random_state, check_bool, check_choice, check_n_jobs, check_number, warn_user

@@ -1,4 +1,6 @@
-"""The machines of the pairs of classes of one fit, and the curves of their probabilities.
+"""The machines of the pairs of classes of one fit: their votes, and the curves of their probabilities.
+
+**The machines of the pairs of classes of one fit, and the curves of their probabilities.**
 
 Pairs are solved side by side where there are as many as threads, and dealt out to the ranks of a gang where that pays
 (`dsgd.svm.distributed.dealing`).
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -31,6 +33,40 @@ from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.rows import sums_by
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+#: Numbers of pairs, each under both of its classes, that are held at once.
+_HELD = 2**17
+
+
+@lru_cache(maxsize=16)
+def columns_of(k: int) -> AnyArray:
+    """Return which pairs each of k classes is in, by the number of the other class, shape (k, k - 1)."""
+    columns = np.empty((k, k), dtype=np.int64)
+    for number, (a, b) in enumerate(combinations(range(k), 2)):
+        columns[a, b] = columns[b, a] = number
+    return columns[~np.eye(k, dtype=np.bool_)].reshape(k, k - 1)
+
+
+def count_votes(is_first: AnyArray, k: int) -> FloatMatrix:
+    """Return how many votes each of k classes has, by which class of each pair a row is given to, (n, k)."""
+    return _by_class(is_first, k, lambda mine, leads: (mine == leads).sum(axis=2))
+
+
+def break_ties(scores: FloatMatrix, k: int) -> FloatMatrix:
+    """Return what the decision values of pairs add to votes: less than half a vote for each of k classes, (n, k)."""
+    # One after the other: sums of the same numbers in another order have other last digits.
+    sums = _by_class(scores, k, lambda mine, leads: np.cumsum(np.where(leads, mine, -mine), axis=2)[:, :, -1])
+    return np.asarray(sums / (3 * (np.abs(sums) + 1)))
+
+
+def _by_class(of_pairs: AnyArray, k: int, work: Callable[[AnyArray, AnyArray], AnyArray]) -> FloatMatrix:
+    """Return what `work` makes of what each class has in its pairs, (n, k, k - 1), and of where it is the first."""
+    columns, leads = columns_of(k), np.arange(k)[:, None] <= np.arange(k - 1)
+    out, step = np.empty((len(of_pairs), k)), max(1, _HELD // (k * k))
+    for start in range(0, len(of_pairs), step):
+        out[start : start + step] = work(of_pairs[start : start + step, columns], leads)
+    return out
+
 
 #: Most steps to smaller gaps for each sample, besides half as many as to `tol`: if the margin is zero, each further
 #: digit takes more steps than those before and none is enough. A gap that is no larger than this is nothing.

@@ -62,8 +62,7 @@ from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, ref
 from dsgd.svm.kernel_solver.smo import add_members, advance, extremes, pick_worst
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Pool
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
-from dsgd.svm.linear_solver.rows import LinearRows
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearRows, LinearSolution
 from dsgd.svm.linear_solver.solve import solve_linear
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 

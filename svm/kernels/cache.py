@@ -28,16 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.kernels.jit import kernel
-from dsgd.svm.kernels.functions import (
-    Kernel,
-    Left,
-    centre,
-    exponentials,
-    left_form,
-    prefers_sparse,
-    prepare,
-    row_values,
-)
+from dsgd.svm.kernels import functions
 from dsgd.svm.kernels.threads import Pool, borrow
 from dsgd.types import AnyArray, FloatMatrix, IntVector
 
@@ -313,8 +304,8 @@ class RowCache:
         self._order = None
 
 
-_UNIT = Kernel("rbf", 1.0)  # rows prepared for it give minus the squared distance
-_PLAIN = Kernel("linear")  # leaves products as they are
+_UNIT = functions.Kernel("rbf", 1.0)  # rows prepared for it give minus the squared distance
+_PLAIN = functions.Kernel("linear")  # leaves products as they are
 _SLAB = 512
 _CHUNK = 256
 
@@ -338,8 +329,8 @@ class Distances:
         n = len(samples)
         self.n_computed = 0
         self._X, self._samples = X, samples
-        self._sparse = prefers_sparse(X)
-        self._shift = None if self._sparse else centre(_UNIT, X, samples)
+        self._sparse = functions.prefers_sparse(X)
+        self._shift = None if self._sparse else functions.centre(_UNIT, X, samples)
         self._n_threads = n_threads
         self._slot_of = np.full(n, -1, dtype=np.int64)
         self._n_kept = 0
@@ -347,9 +338,9 @@ class Distances:
         self._kept: FloatMatrix = np.empty((min(n, max_bytes // (8 * n)), n))
         self._lock = threading.Lock()
 
-    def kernel(self, gamma: float) -> Kernel:
+    def kernel(self, gamma: float) -> functions.Kernel:
         """Return the rbf kernel of a width as a function of sample numbers, one per row, shape (q, 1)."""
-        return Kernel("callable", function=lambda left, right: self._values(gamma, left[:, 0], right[:, 0]))
+        return functions.Kernel("callable", function=lambda left, right: self._values(gamma, left[:, 0], right[:, 0]))
 
     @property
     def rows(self) -> IntVector:
@@ -368,7 +359,7 @@ class Distances:
         if not is_kept.all():
             out[~is_kept] = self._compute(left[~is_kept], right)
         out *= gamma
-        exponentials(out)
+        functions.exponentials(out)
         return out
 
     def _keep(self, ids: IntVector) -> None:
@@ -400,15 +391,17 @@ class Distances:
         self.n_computed += out.size
         return out
 
-    def _left(self, ids: IntVector) -> list[tuple[int, int, Left]]:
+    def _left(self, ids: IntVector) -> list[tuple[int, int, functions.Left]]:
         index = self._samples[ids]
-        return left_form(
-            _UNIT, prepare(_UNIT, self._X, np.float64, shift=self._shift, sparse=self._sparse, index=index)
+        return functions.left_form(
+            _UNIT, functions.prepare(_UNIT, self._X, np.float64, shift=self._shift, sparse=self._sparse, index=index)
         )
 
-    def _fill(self, parts: list[tuple[int, int, Left]], right: IntVector, out: AnyArray) -> None:
-        rows = prepare(_UNIT, self._X, np.float64, shift=self._shift, sparse=self._sparse, index=self._samples[right])
+    def _fill(self, parts: list[tuple[int, int, functions.Left]], right: IntVector, out: AnyArray) -> None:
+        rows = functions.prepare(
+            _UNIT, self._X, np.float64, shift=self._shift, sparse=self._sparse, index=self._samples[right]
+        )
         for begin, end, part in parts:
             tile = np.empty((end - begin, len(right)))
-            row_values(_PLAIN, part, rows, tile)
+            functions.row_values(_PLAIN, part, rows, tile)
             np.minimum(tile, 0.0, out=out[begin:end])

@@ -35,23 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.svm.kernels.functions import (
-    Kernel,
-    Left,
-    centre,
-    fits,
-    is_single,
-    left_bytes,
-    left_form,
-    part_sums,
-    part_values,
-    prefers_sparse,
-    prepare,
-    row_values,
-    sum_tiles,
-    tile_rows,
-    tile_sums,
-)
+from dsgd.svm.kernels import functions
 from dsgd.svm.kernels.peers import SampleRows
 from dsgd.svm.kernels.rows import Rows, find, mask_of, places_of, span, take_rows
 from dsgd.svm.kernels.threads import Pool, scratch
@@ -83,7 +67,7 @@ class Slabs(NamedTuple):
 
 
 def values_by_slabs(
-    kernel: Kernel,
+    kernel: functions.Kernel,
     pool: Pool,
     rows: Rows,
     columns: Sequence[Held],
@@ -116,29 +100,29 @@ def values_by_slabs(
 
 
 def _adds(
-    kernel: Kernel, rows: Rows, coefs: FloatMatrix, slabs: Slabs, sums: AnyArray
+    kernel: functions.Kernel, rows: Rows, coefs: FloatMatrix, slabs: Slabs, sums: AnyArray
 ) -> Callable[[Rows, int, int], None]:
     """Return what computes slabs, given the rows of their columns, the number of the first and of the next."""
-    whole = left_form(kernel, rows)[0][2] if rows.dense is not None else None
+    whole = functions.left_form(kernel, rows)[0][2] if rows.dense is not None else None
 
     @cache
-    def parts() -> list[tuple[int, int, Left]]:
+    def parts() -> list[tuple[int, int, functions.Left]]:
         # A few rows at a time, so that values are finished and summed while they are in the second-level cache.
         starts = range(0, slabs.m, _CHUNK)
         some = [(begin, span(rows, begin, min(slabs.m, begin + _CHUNK))) for begin in starts]
-        return [(begin + a, begin + b, part) for begin, few in some for a, b, part in left_form(kernel, few)]
+        return [(begin + a, begin + b, part) for begin, few in some for a, b, part in functions.left_form(kernel, few)]
 
     def add(right: Rows, number: int, stop: int) -> None:
-        tiled = None if whole is None else tile_rows(kernel, whole, right, slabs.flat)
+        tiled = None if whole is None else functions.tile_rows(kernel, whole, right, slabs.flat)
         if tiled is not None:
-            sum_tiles(*tiled, coefs, slabs.flat, slabs.bounds, number, sums, _CHUNK, kernel.name == "rbf")
+            functions.sum_tiles(*tiled, coefs, slabs.flat, slabs.bounds, number, sums, _CHUNK, kernel.name == "rbf")
             return
         origin = slabs.bounds[number]
         for t, (first, last) in enumerate(pairwise(slabs.bounds[number : stop + 1]), number):
             tile = slabs.flat[slabs.m * first : slabs.m * last].reshape(slabs.m, -1)
             some = np.ascontiguousarray(coefs[:, first:last])
             for begin, end, part in parts():
-                row_values(kernel, part, span(right, first - origin, last - origin), tile[begin:end])
+                functions.row_values(kernel, part, span(right, first - origin, last - origin), tile[begin:end])
                 np.matmul(some, tile[begin:end].T, out=sums[t, :, begin:end])
 
     return add
@@ -165,7 +149,7 @@ class Sums:
     - `pool`: threads, over right rows.
     """
 
-    kernel: Kernel
+    kernel: functions.Kernel
     dtype: Any
     pool: Pool
 
@@ -186,12 +170,12 @@ class Sums:
         if not (len(coefs) and len(out)):  # a rank may hold no rows
             return
         one = left(0, 1)
-        width, slab = max(1, left_bytes(one)), _right_rows(one)
+        width, slab = max(1, functions.left_bytes(one)), _right_rows(one)
         chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
         # Dense rows that are few bytes are made ready together, and each part is given all of them.
         is_joined = one.dense is not None and len(coefs) * one.nbytes <= _JOINED_BYTES
-        joined = left_form(self.kernel, left(0, len(coefs)))[0][2] if is_joined else None
-        parts: list[tuple[int, int, Left, Any]] = []
+        joined = functions.left_form(self.kernel, left(0, len(coefs)))[0][2] if is_joined else None
+        parts: list[tuple[int, int, functions.Left, Any]] = []
         first = begin = 0
         for end, columns in groups or [(len(coefs), slice(None))]:
             while first < end:
@@ -199,7 +183,7 @@ class Sums:
                 if joined is not None:
                     parts.append((first, last, joined, columns))
                 else:
-                    forms = left_form(self.kernel, left(first, last))
+                    forms = functions.left_form(self.kernel, left(first, last))
                     parts += [(first + a, first + b, part, columns) for a, b, part in forms]
                 first = last
                 if (first - begin) * width >= _HELD_BYTES:
@@ -209,12 +193,12 @@ class Sums:
 
     def _add_parts(
         self,
-        parts: Sequence[tuple[int, int, Left, Any]],
+        parts: Sequence[tuple[int, int, functions.Left, Any]],
         coefs: FloatMatrix,
         right: Any,
         out: FloatMatrix,
         slab: int,
-        joined: Left | None = None,
+        joined: functions.Left | None = None,
     ) -> None:
         if not parts:
             return
@@ -241,8 +225,8 @@ class Sums:
 
     def _of_parts(
         self,
-        parts: Sequence[tuple[int, int, Left, Any]],
-        whole: Left | None,
+        parts: Sequence[tuple[int, int, functions.Left, Any]],
+        whole: functions.Left | None,
         right: Rows,
         tile: AnyArray,
         coefs: FloatMatrix,
@@ -251,36 +235,38 @@ class Sums:
 
         Parts of `whole`, which has all left rows, take one compiled call.
         """
-        tiled = None if whole is None else tile_rows(self.kernel, whole, right, tile)
+        tiled = None if whole is None else functions.tile_rows(self.kernel, whole, right, tile)
         bounds = np.array([parts[0][0], *(end for _, end, _, _ in parts)])
-        if tiled is not None and coefs.shape[1] == 1 and fits(tile, coefs):
+        if tiled is not None and coefs.shape[1] == 1 and functions.fits(tile, coefs):
             found, is_rbf = np.empty((len(parts), right.n)), self.kernel.name == "rbf"
-            part_sums(*tiled, coefs[:, 0], bounds, tile, found, is_rbf, is_single(tile.dtype))
+            functions.part_sums(*tiled, coefs[:, 0], bounds, tile, found, is_rbf, functions.is_single(tile.dtype))
             yield from enumerate(found[:, :, None])
             return
         if tiled is not None and len(tiled[0]) * right.n <= _FEW_VALUES:
             values = np.empty((bounds[-1], right.n), self.dtype)
-            part_values(*tiled, bounds, values, self.kernel.name == "rbf", is_single(self.dtype))
+            functions.part_values(*tiled, bounds, values, self.kernel.name == "rbf", functions.is_single(self.dtype))
             for k, (begin, end, _, _) in enumerate(parts):
                 yield k, np.dot(values[begin:end].T, coefs[begin:end])
             return
         for k, (begin, end, part, _) in enumerate(parts):
             if self.pool.is_over:  # a slab may take seconds
                 return
-            left = part if whole is None else Left(span(whole.rows, begin, end))
+            left = part if whole is None else functions.Left(span(whole.rows, begin, end))
             yield k, self._of_part(left, right, tile, coefs[begin:end])
 
-    def _of_part(self, left: Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
+    def _of_part(self, left: functions.Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
         """Return the sums over one part of left rows, shape (right.n, m)."""
-        tiled = tile_rows(self.kernel, left, right, tile)
-        if tiled is None or not fits(tile, coefs):
+        tiled = functions.tile_rows(self.kernel, left, right, tile)
+        if tiled is None or not functions.fits(tile, coefs):
             values = tile[: left.rows.n]
-            row_values(self.kernel, left, right, values)
+            functions.row_values(self.kernel, left, right, values)
             return np.asarray(np.dot(values.T, coefs))
         out = np.empty((right.n, coefs.shape[1]))
         # One column is a vector to BLAS, as it is in numpy.
         vectors = (coefs[:, 0], out[:, 0]) if coefs.shape[1] == 1 else (coefs, out)
-        tile_sums(*tiled, vectors[0], tile, vectors[1], self.kernel.name == "rbf", is_single(tile.dtype))
+        functions.tile_sums(
+            *tiled, vectors[0], tile, vectors[1], self.kernel.name == "rbf", functions.is_single(tile.dtype)
+        )
         return out
 
     def _shares(self, n_slabs: int, n_parts: int, n_values: int, n_columns: int) -> int:
@@ -339,13 +325,16 @@ class Sums:
         # Whole chunks of left rows fit into a slab, and whole slabs into a strip of them.
         slab = _right_rows(one)
         slab -= slab % min(_CHUNK, slab)
-        chunk, strip = min(_CHUNK, slab), max(slab, min(_STRIP, _HELD_BYTES // max(1, left_bytes(one))) // slab * slab)
+        chunk, strip = (
+            min(_CHUNK, slab),
+            max(slab, min(_STRIP, _HELD_BYTES // max(1, functions.left_bytes(one))) // slab * slab),
+        )
         for first in range(0, len(left), strip):
             last, offset = min(len(left), first + strip), first if is_own else 0
             parts = [
                 (begin + a, begin + b, part)
                 for begin in range(first, last, chunk)
-                for a, b, part in left_form(self.kernel, rows(left[begin : min(last, begin + chunk)]))
+                for a, b, part in functions.left_form(self.kernel, rows(left[begin : min(last, begin + chunk)]))
             ]
             height = max(end - begin for begin, end, _ in parts)
             # Contributions of right rows to left ones are kept by slab and added up in order, whoever computed them.
@@ -361,7 +350,7 @@ class Sums:
                     if is_own and begin - first >= stop:  # met before, from the other side
                         break
                     values = tile[: end - begin]
-                    row_values(self.kernel, part, columns, values)
+                    functions.row_values(self.kernel, part, columns, values)
                     sums[1][stretch] += np.dot(values.T, coefs[0][begin:end])
                     # In a slab of their own left rows are met from both sides.
                     if len(given) and (not is_own or begin - first < start):
@@ -377,7 +366,7 @@ def _right_rows(rows: Rows) -> int:
     """Return how many right rows are taken at a time, by the cost of a row."""
     if rows.sparse is not None:  # their entries are few bytes
         return _RIGHT_ROWS
-    return max(16, min(_RIGHT_ROWS, _RIGHT_BYTES // max(1, left_bytes(rows))))
+    return max(16, min(_RIGHT_ROWS, _RIGHT_BYTES // max(1, functions.left_bytes(rows))))
 
 
 #: Sources up to which each rank computes all that its own sums need: half a million values, at most and seldom that,
@@ -506,7 +495,7 @@ def linear_sums(X: Any, coef: Any) -> FloatMatrix:
 
 
 def kernel_sums(
-    kernel: Kernel,
+    kernel: functions.Kernel,
     vectors: Any,
     coefs: FloatMatrix,
     groups: Sequence[tuple[int, Any]],
@@ -523,11 +512,11 @@ def kernel_sums(
     - `X`, shape (n, d): rows.
     """
     out = np.zeros((X.shape[0], n_out))
-    is_sparse = kernel.function is None and prefers_sparse(vectors)
-    shift = None if is_sparse or not len(coefs) else centre(kernel, vectors)
+    is_sparse = kernel.function is None and functions.prefers_sparse(vectors)
+    shift = None if is_sparse or not len(coefs) else functions.centre(kernel, vectors)
 
     def ready(rows: Any, start: int, stop: int) -> Rows:
-        return prepare(kernel, rows[start:stop], np.float64, shift=shift, sparse=is_sparse)
+        return functions.prepare(kernel, rows[start:stop], np.float64, shift=shift, sparse=is_sparse)
 
     Sums(kernel, np.float64, pool).add_weighted(partial(ready, vectors), coefs, partial(ready, X), out, groups)
     return out

@@ -16,7 +16,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.kernels.order import GOLDEN, draw
-from dsgd.kernels.vector import prefetch
+from dsgd.kernels.rows import prefetch
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
 #: Entries, their columns or None, where each row starts and ends in them, and the constant.

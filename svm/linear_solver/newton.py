@@ -44,8 +44,15 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 from dsgd.collectives import Team
 from dsgd.linear_model.newton import conjugate_gradients
 from dsgd.svm.linear_solver.kernels import line_derivatives, place_duals
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
-from dsgd.svm.linear_solver.rows import LinearRows, spread
+from dsgd.svm.linear_solver.problem import (
+    LinearProblem,
+    LinearRows,
+    LinearSolution,
+    certify,
+    conclude,
+    relative_gap,
+    spread,
+)
 from dsgd.types import FloatVector, IntVector
 
 #: The preconditioner is a Cholesky factor up to this many columns, the diagonal above.

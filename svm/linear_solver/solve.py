@@ -49,13 +49,12 @@ import scipy.sparse as sp
 
 from dsgd.collectives import Team
 from dsgd.linear_model.columns import Columns, make_columns
+from dsgd.linear_model.newton import solve_l1 as solve_by_working_sets
 from dsgd.linear_model.problem import Problem, SquaredHingeLoss, shrunk
 from dsgd.linear_model.problem import certify as certify_model
-from dsgd.linear_model.sparse_newton import solve_l1 as solve_by_working_sets
 from dsgd.svm.linear_solver.descent import FEW_ENTRIES, solve_cocoa, solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
-from dsgd.svm.linear_solver.rows import LinearRows, spread
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearRows, LinearSolution, certify, relative_gap, spread
 from dsgd.types import FloatVector
 
 #: The constant column, in units of the root mean square length of the rows.

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import dsgd.accel
 import dsgd.svm
 import dsgd.svm.distributed.linear
-from dsgd.accel import around, classes, recorded_calls
+from dsgd.accel import classes, recorded_calls
 from dsgd.accel.patch import FUNCTIONS, REPLACED, WRAPPED
 from dsgd.accel.searches import Worth, near_fits
 
@@ -44,7 +44,7 @@ def made(name: str, **parameters: Any) -> Any:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, always_worth_it: None) -> Iterator[list[tuple[bool, set[int]]]]:
     """Of each fit of ours, whether it is on the main thread, and the threads of BLAS as it begins; all are worth it."""
-    monkeypatch.setattr(around, "n_threads", lambda: 2)
+    monkeypatch.setattr(classes, "n_threads", lambda: 2 if threading.current_thread() is threading.main_thread() else 1)
     found: list[tuple[bool, set[int]]] = []
     trained = classes._trained
 
@@ -111,7 +111,7 @@ def test_loops_and_searches_around_and_few_classes_keep_the_order(
     with joblib.parallel_backend("threading", n_jobs=2):
         model.fit(X, Y)
     OneVsRestClassifier(made("SVC"), n_jobs=1).fit(X, Y)
-    monkeypatch.setattr(around, "n_threads", lambda: 5)
+    monkeypatch.setattr(classes, "n_threads", lambda: 5)
     model.fit(X, Y)
     assert contexts == []
 
@@ -225,7 +225,7 @@ def test_calibration_has_one_core_if_the_estimator_is_ours(seen: list[Any]) -> N
 def test_small_problems_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where fits are not worth our solver, meta-estimators load nothing and start no thread."""
     monkeypatch.setattr(classes, "_worth", Worth())
-    monkeypatch.setattr(around, "n_threads", lambda: 2)
+    monkeypatch.setattr(classes, "n_threads", lambda: 2)
     monkeypatch.setattr(joblib, "parallel_config", lambda **options: pytest.fail("on threads"))
     monkeypatch.setattr("dsgd.runtime.pools.limit_blas", lambda n: pytest.fail("limited"))
     dsgd.accel.install()

@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from dsgd.collectives import Cost, Group
-from dsgd.collectives.algorithms.packed_trees import (
+from dsgd.collectives.algorithms.packing import (
+    DGX_1P,
+    DGX_1V,
+    Packing,
+    best_rate,
     pack_duplex,
     pack_rings,
     packed_cost,
     packed_plan,
+    ring_rate,
     ring_trees,
+    subgraph,
     tree_allreduce,
 )
-from dsgd.collectives.algorithms.packing import DGX_1P, DGX_1V, Packing, best_rate, ring_rate, subgraph
 from dsgd.collectives.algorithms.whole import plan_schedule
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank

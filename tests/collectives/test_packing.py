@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.collectives.algorithms.packed_trees import tree_allreduce
 from dsgd.collectives.algorithms.packing import (
     DGX_1V,
     best_rate,
@@ -21,6 +20,7 @@ from dsgd.collectives.algorithms.packing import (
     ring_rate,
     shortest_arborescence,
     subgraph,
+    tree_allreduce,
 )
 from dsgd.collectives.cost import ALGORITHMS
 from dsgd.errors import InvalidParameterError

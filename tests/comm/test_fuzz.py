@@ -34,7 +34,7 @@ from dsgd.comm.sockets.handshake import RECORD_BYTES, Credentials, Record
 from dsgd.comm.sockets.link import Link
 from dsgd.comm.sockets.listener import Guest
 from dsgd.comm.wires import inproc
-from dsgd.comm.wires.rpc import CHUNK_BYTES, Switchboard
+from dsgd.comm.wires.carried import CHUNK_BYTES, Switchboard
 from dsgd.comm.wires.tcp import TCPTransport
 from dsgd.errors import AbortedError, DsgdError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds

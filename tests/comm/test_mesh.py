@@ -21,10 +21,9 @@ from dsgd.collectives import Group
 from dsgd.collectives.algorithms.rings import doubling_plan
 from dsgd.comm.frames import AbortFlag, job_code
 from dsgd.comm.sockets import listener as listener_module
-from dsgd.comm.sockets.connector import Detour
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.listener import Listener, split_address
-from dsgd.comm.sockets.mesh import FULL_MESH, first_peers
+from dsgd.comm.sockets.mesh import FULL_MESH, Detour, first_peers
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from gangs import TOKEN, _Exchange, connect_with, gang, raise_first, relayed_gang, run_ranks, wrap_tls

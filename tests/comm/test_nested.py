@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from dsgd.collectives import Cost, Group, allreduce_cost
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import AbortFlag
-from dsgd.comm.wires import inproc, nested
+from dsgd.comm.wires import inproc
+from dsgd.comm.wires.inproc import connect_nested
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from gangs import raise_first, run_ranks, spent
@@ -201,7 +202,7 @@ def test_wrong_layouts_are_refused() -> None:
     for ranks_of, n_ledgers in (([1], 1), ([2, 1], 1)):
         ledgers = [RankLedger(rank) for rank in range(n_ledgers)]
         with pytest.raises(InvalidParameterError, match="ranks_of"):
-            nested.connect(between, ranks_of, ledgers=ledgers, abort=AbortFlag(), timeout_s=1.0)
+            connect_nested(between, ranks_of, ledgers=ledgers, abort=AbortFlag(), timeout_s=1.0)
     (alone,) = inproc.connect(1)
     with pytest.raises(InvalidParameterError, match="processes"):
         Group(alone, processes=[0, 0])

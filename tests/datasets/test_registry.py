@@ -54,7 +54,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., DatasetInfo]:
     """Return a function that adds a small set to the registry for the length of a test."""
-    table = sys.modules["dsgd.datasets.registry"]._REGISTRY
+    table = sys.modules["dsgd.datasets.files"]._REGISTRY
 
     def add(url: str | None = NOWHERE, checksum: str | None = None, test: bool = True) -> DatasetInfo:
         file = partial(DataFile, checksum=checksum)

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from dsgd.datasets import load_svmlight, read_svmlight, write_svmlight
-from dsgd.datasets.blocks import plan_ranges, read_range
 from dsgd.datasets.parse import DEFERRED, NUMBER, parse_bytes, power_tables, scan_number
+from dsgd.datasets.svmlight import plan_ranges, read_range
 from dsgd.errors import DsgdError, InvalidDataError, InvalidParameterError, ParseError
 
 TEXT = b"""# a comment line

@@ -18,9 +18,8 @@ import pytest
 from numba import TypingError
 from numba.core.registry import cpu_target
 
-from dsgd.kernels import cache, rules
-from dsgd.kernels.cache import KernelCache
-from dsgd.kernels.jit import _turns
+from dsgd.kernels import jit, rules
+from dsgd.kernels.jit import KernelCache, _turns
 from forks import forking
 
 FILES = {
@@ -104,7 +103,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         for name in [name for name in sys.modules if name.partition(".")[0] == "made"]:
             del sys.modules[name]
         importlib.invalidate_caches()
-        cache._code_of.cache_clear()
+        jit._code_of.cache_clear()
         return importlib.import_module("made.top")
 
     yield load
@@ -115,7 +114,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def _place(top: ModuleType) -> str | None:
     """Return the name of the file of the kernel for an array and a pair."""
     types = [numba.typeof(np.ones(3)), numba.typeof(top.Pair(1.0, 2.0))]
-    return top.run._cache._name(types, cache._PORTABLE)
+    return top.run._cache._name(types, jit._PORTABLE)
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -175,7 +174,7 @@ def test_copies_compile_nothing(made: Any, tmp_path: Path) -> None:
 COVERED = """
 from numba.core import event
 import dsgd.kernels.jit
-from dsgd.kernels.cache import _covered
+from dsgd.kernels.jit import _covered
 
 class Heard(event.Listener):
     inside, n = [], 0
@@ -203,21 +202,21 @@ print(heard.n)
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not cache._runs_portable(cpu_target.target_context.codegen().magic_tuple()), reason="needs a processor with AVX2"
+    not jit._runs_portable(cpu_target.target_context.codegen().magic_tuple()), reason="needs a processor with AVX2"
 )
 def test_kernels_that_a_package_carries_are_found(made: Any, tmp_path: Path) -> None:
     """Kernels for a level of processors are run by this one, though it would compile others for itself."""
 
     def use(folder: str, **environment: str) -> list[str]:
-        command = [sys.executable, "-c", f"from pathlib import Path\nfrom dsgd.kernels import cache\n{carried}\n{USE}"]
+        command = [sys.executable, "-c", f"from pathlib import Path\nfrom dsgd.kernels import jit\n{carried}\n{USE}"]
         given = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / folder), "PYTHONPATH": str(tmp_path), **environment}
         return subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout.split()
 
     carried = ""
-    value, n_compiled = use("portable", NUMBA_CPU_NAME=cache._PORTABLE[1], NUMBA_CPU_FEATURES=cache._PORTABLE[2])
+    value, n_compiled = use("portable", NUMBA_CPU_NAME=jit._PORTABLE[1], NUMBA_CPU_FEATURES=jit._PORTABLE[2])
     assert int(n_compiled) > 0
     assert int(use("native")[1]) > 0
-    carried = f"cache._carried = lambda: Path({str(tmp_path / 'portable' / 'dsgd')!r})"
+    carried = f"jit._carried = lambda: Path({str(tmp_path / 'portable' / 'dsgd')!r})"
     assert use("other") == [value, "0"]
 
 
@@ -236,7 +235,7 @@ def test_what_nobody_uses_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for path, days in (old, 100), (young, 10):
         path.touch()
         os.utime(path, (0, path.stat().st_mtime - days * 86400))
-    cache._remove_unused(tmp_path)
+    jit._remove_unused(tmp_path)
     assert (old.exists(), young.exists()) == (False, True)
 
 
@@ -248,12 +247,12 @@ def test_functions_as_arguments_are_not_kept() -> None:
         return x + 1.0
 
     kept = KernelCache(rules.gradient_rows.py_func, {})
-    assert kept._name([numba.typeof(step)], cache._PORTABLE) is None
+    assert kept._name([numba.typeof(step)], jit._PORTABLE) is None
 
 
 def _use(path: str, ready: Any, found: Any) -> None:
     sys.path.insert(0, path)
-    cache.kernel_folder = lambda: Path(path)
+    jit.kernel_folder = lambda: Path(path)
     module = importlib.import_module("turns_kernel")
     ready.wait(30.0)
     value = module.total(np.arange(5.0))

@@ -16,14 +16,13 @@ from scipy.sparse import csr_array
 from sklearn._loss import HalfGammaLoss, HalfPoissonLoss, HalfTweedieLoss, PinballLoss
 
 from dsgd.kernels import rows
-from dsgd.kernels.cache import stamp_of
-from dsgd.kernels.jit import SAID, kernel, part, scalar
+from dsgd.kernels.jit import SAID, kernel, part, scalar, stamp_of
 from dsgd.kernels.losses import LOSSES, loss_and_slope
 from dsgd.kernels.order import draw_one, mix64_each
+from dsgd.kernels.rows import add_row, row_dot
 from dsgd.kernels.scaled import soft_threshold, violation
 from dsgd.kernels.state import SCHEDULES, learning_rate, optimal_t0
 from dsgd.kernels.tiles import GRAM, STEPS, WIDTH, add_dense, multiply_rows, predict_dense
-from dsgd.kernels.vector import add_row, row_dot
 from reference import sgd as twin
 
 POINTS = np.r_[np.linspace(-3.03, 3.03, 41), -50.0, 50.0, -800.0, 800.0]
@@ -149,7 +148,7 @@ import importlib
 import json
 import os
 import numpy as np, scipy.sparse as sp
-from dsgd.kernels import order, rows, rules, sgd, vector
+from dsgd.kernels import order, rows, rules, sgd
 from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.state import SCHEDULES
 from dsgd.local import SGD, Objective
@@ -176,7 +175,7 @@ for data in (X, sp.csr_array(X)):
                     optimizer.step(params, out, 3, state)
                     evaluate_model(params, shard, optimizer.objective)
                     is_finite(params)
-kernels = [sgd.run_rows, rules.gradient_rows, rules.step_all, vector.all_finite, sgd.evaluate_rows,
+kernels = [sgd.run_rows, rules.gradient_rows, rules.step_all, rows.all_finite, sgd.evaluate_rows,
            order.draw_order, rows.place_dense, rows.place_sparse]
 found = {{k.__name__: [sum(k.stats.cache_misses.values()), sorted(map(str, k.signatures))] for k in kernels}}
 print(json.dumps(found))

@@ -106,7 +106,7 @@ def test_ranks_find_the_optimum_of_one_process(monkeypatch: pytest.MonkeyPatch, 
     rows: Any = sp.csr_array(X) if form == "sparse" else X
     if form == "wide":
         monkeypatch.setattr("dsgd.linear_model.quasi_newton._MOST_FACTORED", 3)
-        monkeypatch.setattr("dsgd.linear_model.sparse_newton._MOST_GRAM_COLUMNS", 3)
+        monkeypatch.setattr("dsgd.linear_model.newton._MOST_GRAM_COLUMNS", 3)
     cuts = {"empty rank": EMPTY_RANK, "one rank": ALONE}.get(form, EVEN)
     order = np.argsort(y, kind="stable") if form == "sorted" else np.arange(N)  # a rank may have one class
     results = on_ranks(model, rows[order], y[order], WEIGHTS[order], cuts)
@@ -153,7 +153,7 @@ def test_ranks_meet_the_optimality_conditions(name: str) -> None:
 
 def test_columns_of_ranks_that_are_proven_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more columns than a working set, ranks screen and choose as one process does, and find its model."""
-    monkeypatch.setattr("dsgd.linear_model.sparse_newton._FEW_COLUMNS", 5)
+    monkeypatch.setattr("dsgd.linear_model.newton._FEW_COLUMNS", 5)
     rng = np.random.default_rng(1)
     wide = np.hstack([X, rng.standard_normal((N, 54))])
     for name in ("lasso", "logistic l1"):

@@ -244,7 +244,7 @@ def test_passes_over_columns_are_those_over_the_matrix(monkeypatch: pytest.Monke
     y = TARGETS["labels"]
     for rows in (X, sp.csr_matrix(X)):
         wanted = LogisticRegression(l1_ratio=0.6, tol=1e-12).fit(rows, y)
-        monkeypatch.setattr("dsgd.linear_model.sparse_newton._MOST_GRAM_COLUMNS", 0)
+        monkeypatch.setattr("dsgd.linear_model.newton._MOST_GRAM_COLUMNS", 0)
         found = LogisticRegression(l1_ratio=0.6, tol=1e-12).fit(rows, y)
         monkeypatch.undo()
         np.testing.assert_allclose(found.coef_, wanted.coef_, atol=1e-5)

@@ -13,7 +13,7 @@ from dsgd import SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels.state import CYCLES, cycle_factor
 from dsgd.local import SGD, AbstractCycle, Cyclical, Objective, OneCycle
-from dsgd.local.cycles import cycle_of
+from dsgd.local.rules import cycle_of
 
 CASES: list[AbstractCycle] = [
     Cyclical("triangular", 4.0, 7),

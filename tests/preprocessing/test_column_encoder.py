@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dsgd
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs.tables.reading import as_table, batches
+from dsgd.inputs.frames import as_table, batches
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.preprocessing.encoder import learned
 from dsgd.preprocessing.statistics import Moments

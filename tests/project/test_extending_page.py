@@ -118,7 +118,7 @@ def test_the_study_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 _USES = """
 import numpy as np
 from dsgd import SGDClassifier, SGDRegressor
-from dsgd.datasets import registry
+from dsgd.datasets import files
 from dsgd.kernels.losses import LOSSES, loss_and_slope
 from dsgd.local.rules import Signum
 from reference import sgd
@@ -138,7 +138,7 @@ rule = Signum(batch=200)
 signs = SGDClassifier(optimizer=rule, penalty=None, learning_rate="constant", eta0=0.01, max_iter=5, tol=None)
 np.testing.assert_allclose(np.abs(signs.fit(X, X[:, 0] > 0).coef_[0, 0]), 0.05)
 
-assert registry.find("heart").n_features == 13
+assert files.find("heart").n_features == 13
 print("all three work")
 """
 

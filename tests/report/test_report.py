@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 
 from dsgd.errors import DsgdError
 from dsgd.report import Axis, Figure, Level, Line, Panel, Table, page, show_tables
-from dsgd.report.figures import texts_at
+from dsgd.report.figures import BLUE, GREEN, GRID, TEXT, VERMILION, boxes_along, boxes_at, place_labels, texts_at
+from dsgd.report.page import load
 from dsgd.report.png import canvas, draw, vectors
-from dsgd.report.provenance import load
 from dsgd.report.tables import sort_value
-from dsgd.report.theme import BLUE, GREEN, GRID, TEXT, VERMILION, boxes_along, boxes_at, place_labels
 from report_page import EVERY_MARK, small_page
 from web_page import check_page
 

@@ -19,8 +19,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from dsgd import Gang, SGDClassifier, SGDRegressor
-from dsgd.comm.topology import Ring
-from dsgd.comm.topology.mixing import mixing_matrix
+from dsgd.comm.topology import Ring, mixing_matrix
 from dsgd.compress import TopK
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard

@@ -236,7 +236,7 @@ def test_partial_fit_tells_too(rows: Any) -> None:
 @pytest.mark.usefixtures("often")
 def test_the_line_shows_the_figures(rows: Any, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal shows one live line per fit; elsewhere lines follow each other, seldom."""
-    monkeypatch.setattr("dsgd.progress.events._LOG_EVERY_S", 0.0)
+    monkeypatch.setattr("dsgd.progress._LOG_EVERY_S", 0.0)
     screen = io.StringIO()
     line = ProgressLine(Console(file=screen, force_terminal=terminal, width=150))
     SGDClassifier(max_iter=2, tol=None, n_jobs=2, sync=50).set_callbacks(line).fit(*rows)

@@ -19,8 +19,7 @@ from dsgd.errors import DsgdError, InvalidParameterError, ModelFileError
 from dsgd.local.rules import parse_optimizer, parse_sampling
 from dsgd.model_selection import SGDSearchCV, SVMSearchCV
 from dsgd.runtime.checkpoints.container import Container
-from dsgd.saving.registry import ESTIMATORS
-from dsgd.saving.values import Writer
+from dsgd.saving.values import ESTIMATORS, Writer
 from dsgd.svm import SVC
 from dsgd.sync import resolve
 

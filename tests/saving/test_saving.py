@@ -29,8 +29,7 @@ from dsgd.model_selection import SGDSearchCV, SVMSearchCV
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.runtime import Checkpoint, Restart, Timeouts
 from dsgd.runtime.checkpoints.container import Container
-from dsgd.saving.registry import ESTIMATORS
-from dsgd.saving.values import Reader, Writer
+from dsgd.saving.values import ESTIMATORS, Reader, Writer
 from dsgd.sim import SimulatedCluster
 from dsgd.svm import SVC, SVR, Elimination, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM
 from dsgd.sync import DPSGD, STRATEGIES, LocalSGD

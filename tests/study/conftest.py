@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dsgd.report import provenance
+from dsgd.report import page as provenance
 
 
 @pytest.fixture(autouse=True)

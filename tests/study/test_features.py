@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsgd import SGDRegressor
-from dsgd.comm.topology.mixing import mixing_matrix
+from dsgd.comm.topology import mixing_matrix
 from dsgd.local import GradientDescent
 from dsgd.study import DataSource, study_page
 from dsgd.study.agents import GRAPHS, Agents, blocks_of, models_after, one_machine, weights_of

@@ -17,7 +17,7 @@ from dsgd.__main__ import main
 from dsgd.cli import study as study_command
 from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
 from dsgd.report import Table
-from dsgd.report.provenance import command_line, machine, versions
+from dsgd.report.page import command_line, machine, versions
 from dsgd.runtime import connect_client
 from dsgd.study import msf
 from dsgd.study.frame.data import majority_accuracy, objective, score

@@ -13,7 +13,7 @@ from scipy import stats
 
 import dsgd
 from dsgd.report import Publication, library_bibtex
-from dsgd.report.provenance import LIBRARY_AUTHORS, LIBRARY_TITLE
+from dsgd.report.page import LIBRARY_AUTHORS, LIBRARY_TITLE
 from dsgd.study import published
 from dsgd.sync import LocalSGD
 

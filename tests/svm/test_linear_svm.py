@@ -22,8 +22,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.linear_solver.descent import solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
-from dsgd.svm.linear_solver.problem import LOSSES, certify, make_problem
-from dsgd.svm.linear_solver.rows import LinearRows, gather_rows, spread
+from dsgd.svm.linear_solver.problem import LOSSES, LinearRows, certify, gather_rows, make_problem, spread
 from dsgd.svm.linear_solver.solve import solve_linear
 from reference import linear_svm as twin
 

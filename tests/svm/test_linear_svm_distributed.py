@@ -27,8 +27,7 @@ from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, solve_survivors, train_linear
 from dsgd.svm.linear_solver.descent import outward_push, solve_cocoa
 from dsgd.svm.linear_solver.newton import solve_newton
-from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution, certify, make_problem
-from dsgd.svm.linear_solver.rows import gather_rows
+from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution, certify, gather_rows, make_problem
 from gang_cluster import start_cluster
 from reference import linear_svm as twin
 from reference.collectives import barrier_cost, gather_cost

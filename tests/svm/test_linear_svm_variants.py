@@ -20,8 +20,7 @@ from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
 from dsgd.linear_model.problem import shrunk
 from dsgd.svm import LinearSVC, LinearSVR
-from dsgd.svm.linear_solver.problem import LOSSES, certify, make_problem
-from dsgd.svm.linear_solver.rows import gather_rows
+from dsgd.svm.linear_solver.problem import LOSSES, certify, gather_rows, make_problem
 from dsgd.svm.linear_solver.solve import make_l1_columns, solve_l1, solve_linear
 from reference import linear_svm as twin
 
@@ -104,7 +103,7 @@ def test_l1_over_columns_equals_over_a_matrix(monkeypatch):
     values = []
     for most in (0, 10_000):
         for name in ("_MOST_GRAM_COLUMNS", "_MOST_OF_JUMPS"):
-            monkeypatch.setattr(f"dsgd.linear_model.sparse_newton.{name}", most)
+            monkeypatch.setattr(f"dsgd.linear_model.newton.{name}", most)
         found = solve_l1(problem, columns, tol=1e-8, max_iter=1000)
         assert found.converged
         values.append(found.primal)

@@ -31,8 +31,7 @@ from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Pool
-from dsgd.svm.linear_solver.problem import certify, make_problem
-from dsgd.svm.linear_solver.rows import gather_rows
+from dsgd.svm.linear_solver.problem import certify, gather_rows, make_problem
 from dsgd.svm.linear_solver.solve import solve_linear
 
 POLICY = Elimination("none")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidParameterError, ProtocolError
-from dsgd.kernels.vector import squared_distances
+from dsgd.kernels.rows import squared_distances
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AutoSync, Cut, LocalSGD, Seen, resolve
 from dsgd.sync.adaptive import (

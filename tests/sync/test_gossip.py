@@ -12,8 +12,7 @@ from sklearn.base import clone
 
 from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.collectives import Cost, Group, gossip_cost, neighbour_mean, push_sum
-from dsgd.comm.topology import Complete, Grid, RandomRegular, Ring
-from dsgd.comm.topology.mixing import mixing_matrix
+from dsgd.comm.topology import Complete, Grid, RandomRegular, Ring, mixing_matrix
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import GradientDescent, Momentum

@@ -31,10 +31,9 @@ from dsgd.sim import Calibration, Compute, CostModel, Link, Network, RowCost, Sa
 from dsgd.sim.cost import estimated_costs
 from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD, StreamingDiLoCo
 from dsgd.tuning import TuningResult, tune
-from dsgd.tuning import line as api
+from dsgd.tuning import space as api
 from dsgd.tuning.result import write_tuning_report
 from dsgd.tuning.rows import place_rows
-from dsgd.tuning.space import Fragments, candidates, fragments_of, strategies_of, useful_periods
 from gang_cluster import module_client, start_cluster, wait_until
 from web_page import check_page
 
@@ -123,8 +122,8 @@ def test_the_best_score_is_one_that_is_reached(scores):
 def test_periods_that_cannot_win_are_left_out():
     """Cheap rounds leave the shortest period; dear rounds leave out short ones, and all that save nothing."""
     load = Workload(n_rows=8192, entries_per_row=4, n_params=5)
-    assert useful_periods(4096, LocalSGD(), model_of(0.0, 1e-6), load) == [1]
-    dear = useful_periods(4096, LocalSGD(), model_of(1e-4, 1e-5), load)
+    assert api.useful_periods(4096, LocalSGD(), model_of(0.0, 1e-6), load) == [1]
+    dear = api.useful_periods(4096, LocalSGD(), model_of(1e-4, 1e-5), load)
     assert (dear[0], dear[-1]) == (4, 256)
     seconds = [model_of(1e-4, 1e-5).epoch(load, period).seconds for period in dear]
     assert all(after < 0.95 * before for before, after in pairwise(seconds))
@@ -133,8 +132,8 @@ def test_periods_that_cannot_win_are_left_out():
 def test_the_search_has_periods_steps_batches_and_compressors():
     """All that applies is combined, along diagonals from the cheapest; step sizes are in units of the rows."""
     load = Workload(n_rows=8192, entries_per_row=4, n_params=5)
-    ways = strategies_of(["local", "minibatch"], [None])
-    found = candidates(SGDClassifier(), ways, model_of(1e-3, 1e-6), load, row_norm=4.0)
+    ways = api.strategies_of(["local", "minibatch"], [None])
+    found = api.candidates(SGDClassifier(), ways, model_of(1e-3, 1e-6), load, row_norm=4.0)
     assert found[0].predicted_s == min(c.predicted_s for c in found)
     assert [c.sync for c in found[:3]] == [found[0].sync, found[0].sync, found[2].sync]
     assert found[0].steps == found[2].steps != found[1].steps
@@ -143,29 +142,29 @@ def test_the_search_has_periods_steps_batches_and_compressors():
     assert {type(c.sync) for c in found} == {LocalSGD, MinibatchSGD, EpochAveraging}
     assert {(c.steps.learning_rate, c.steps.eta0) for c in found} >= {("constant", 0.0075), ("invscaling", 0.75)}
     assert len({str(c.parameters) for c in found}) == len(found)
-    rule = candidates(SGDClassifier(optimizer=Momentum(0.9, batch=8)), ways, model_of(1e-3, 1e-6), load, 1.0)
+    rule = api.candidates(SGDClassifier(optimizer=Momentum(0.9, batch=8)), ways, model_of(1e-3, 1e-6), load, 1.0)
     assert {c.optimizer for c in rule} == {Momentum(0.9, batch=8), Momentum(0.9, batch=32)}
     assert all(c.sync.exchanges == "model" for c in rule)
-    topk = strategies_of(["local", "minibatch", "dpsgd"], [TopK(0.1)])
+    topk = api.strategies_of(["local", "minibatch", "dpsgd"], [TopK(0.1)])
     assert [s.compressor for s in topk[:2]] == [TopK(0.1), ErrorFeedback(TopK(0.1))]
     with pytest.raises(IncompatiblePartsError, match="batch"):
-        candidates(SGDClassifier(optimizer=Adam(batch=8)), [MinibatchSGD()], model_of(1e-3, 1e-6), load, 1.0)
+        api.candidates(SGDClassifier(optimizer=Adam(batch=8)), [MinibatchSGD()], model_of(1e-3, 1e-6), load, 1.0)
 
 
 def test_fragments_are_tried_where_they_are_predicted_to_gain():
     """Of long models whose exchange is as long as a round of work; not of short ones, nor where it costs nothing."""
     load = Workload(n_rows=8192, entries_per_row=4, n_params=20_000)
-    ways = strategies_of(["local"], [None])
-    assert fragments_of(ways, model_of(1e-3, 1e-6), replace(load, n_params=9_999)) == []
-    assert fragments_of(strategies_of(["minibatch"], [None]), model_of(1e-3, 1e-6), load) == []
-    assert not any(one.pays for one in fragments_of(ways, model_of(1e-8, 1e-6), load))
+    ways = api.strategies_of(["local"], [None])
+    assert api.fragments_of(ways, model_of(1e-3, 1e-6), replace(load, n_params=9_999)) == []
+    assert api.fragments_of(api.strategies_of(["minibatch"], [None]), model_of(1e-3, 1e-6), load) == []
+    assert not any(one.pays for one in api.fragments_of(ways, model_of(1e-8, 1e-6), load))
     # Rounds that take their bytes alone: a millisecond of a whole model, and steps as long in a period of 1,024.
     model = replace(model_of(0.0, 1e-6), rounds={"LocalSGD": ((0.0, 0.0), (160_000.0, 1.024e-3))})
-    best = max(fragments_of(ways, model, load), key=lambda one: one.gain)
+    best = max(api.fragments_of(ways, model, load), key=lambda one: one.gain)
     assert (best.period, best.pays) == (1024, True)
     assert best.gain == pytest.approx(2.0 * (1.0 - 1.0 / (2 * best.strategy.fragments)), rel=0.01)
     assert model.epoch(load, best.strategy).seconds < 0.51 * model.epoch(load, LocalSGD(1024)).seconds
-    found = candidates(SGDClassifier(), ways, model, load, 4.0, [best.strategy])
+    found = api.candidates(SGDClassifier(), ways, model, load, 4.0, [best.strategy])
     assert best.strategy in [one.sync for one in found]
     assert {one.sync.every for one in found if isinstance(one.sync, StreamingDiLoCo)} == {best.strategy.every}
 
@@ -227,7 +226,7 @@ def test_the_report_has_the_answer_and_asks_nobody(result, tmp_path):
 
 def test_the_report_says_what_is_predicted_of_fragments(result, tmp_path):
     """A row for each period: what an exchange takes beside the steps, what fragments gain, and which are tried."""
-    tried = [Fragments(StreamingDiLoCo(16, 4, 1), 2e-3, 1e-3, gain) for gain in (1.31, 0.9)]
+    tried = [api.Fragments(StreamingDiLoCo(16, 4, 1), 2e-3, 1e-3, gain) for gain in (1.31, 0.9)]
     longer = replace(result, fragments=tuple(tried))
     assert [one["tried"] for one in longer.as_mapping()["fragments"]] == [True, False]
     text = write_tuning_report(longer, tmp_path / "tuning.html", command="dsgd tune").read_text(encoding="utf-8")

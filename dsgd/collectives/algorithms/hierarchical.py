@@ -3,7 +3,7 @@
 Problem: inside a process a vector moves at the price of a copy, inside a host ten times faster than between hosts, and
 all ranks of a host share one network card. What a flat algorithm sends across grows with the ranks, not with the
 processes or hosts; and ranks that are threads of different processes have no connection of their own
-(`dsgd.comm.wires.nested`).
+(`dsgd.comm.wires.inproc`).
 
 Update: the ranks are cut into units, processes or hosts. In each, vectors are summed up a binomial tree to its first
 rank, the leader; the leaders all-reduce among themselves; each leader broadcasts the result in its unit. The leaders

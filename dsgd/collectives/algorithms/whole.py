@@ -28,7 +28,7 @@ from dsgd.comm.frames import HEADER_BYTES, OP_ALLGATHER, OP_ALLREDUCE, OP_BARRIE
 from dsgd.types import AnyArray, IntMatrix, IntVector
 
 if TYPE_CHECKING:
-    from dsgd.comm.topology.mixing import Step
+    from dsgd.comm.topology import Step
 
 
 #: What a rank does in an all-reduce of n elements of some bytes, by algorithm: from rank, size, n and bytes.

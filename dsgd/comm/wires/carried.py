@@ -1,4 +1,22 @@
-"""The common part of wires of other packages, whose arrays a library carries; docs/extending.rst has one.
+"""Wires that something else carries: the ports of Dask's workers, and other packages; docs/extending.rst has one.
+
+Problem: firewalls, proxies and container networks often allow one port per worker, the one that Dask uses, and nothing
+else. Ranks must be able to train there, by the same rules as everywhere.
+
+A rank holds one end of a local socket and knows no difference: handshake, frames, deadlines and abort are those of TCP.
+The other end belongs to a `Relay` on the event loop of its process, which posts what it reads there, at most
+`CHUNK_BYTES` at a time, to the process of the peer, and writes what is posted to it. The answer to a post is given when
+the peer's socket has taken the bytes, and until then nothing more is read: a rank that does not read stops the one that
+sends, and no more than one chunk per connection and direction is held outside the kernel. Chunks are numbered by their
+first byte, so that one that was lost, sent twice or made up ends the connection. What is posted are bytes; nothing here
+unpickles anything.
+
+This module does not send posts itself: `dsgd.runtime` sends them over the RPC of Dask's workers, which is encrypted if
+the cluster is.
+
+Cost per message: that of the RPC (about half a millisecond on one host) and two more passages of a local socket.
+
+**The common part of wires of other packages, whose arrays a library carries; docs/extending.rst has one.**
 
 Problem: MPI, UCX and the like are fast between processes, but know nothing of jobs, deadlines or ranks that are at
 different points; calls that do not match hang or end the process.
@@ -13,19 +31,181 @@ Cost per frame: that of a frame of no bytes over TCP, and what the library needs
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets.handshake import receive_exactly
-from dsgd.comm.sockets.link import Link, charge_exchange
-from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.sockets.link import Link, charge_exchange, shut_down
+from dsgd.comm.sockets.listener import Listener, split_address
 from dsgd.comm.wires.tcp import Entrance, TCPTransport
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.types import AnyArray
+
+#: What is posted at once.
+CHUNK_BYTES: Final = 1 << 20
+
+# How long the end of an old connection may take before a new one is refused. One that a listener has let go of ends
+# after two posts.
+_CLEAR_S: Final = 3.0
+
+#: Delivers bytes to the process of a peer: takes the number of the first byte and the bytes (none at the end), returns
+#: when they have been taken, raises OSError when they never will be.
+Post: TypeAlias = Callable[[int, bytes], Awaitable[None]]
+
+
+class Relay:
+    """One end of a connection: moves bytes between a local socket and the process of a peer."""
+
+    def __init__(self, sock: socket.socket, post: Post) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._post = post
+        self._n_received = 0
+        self._writing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Post what the rank sends until it closes its socket, or until the peer cannot be reached."""
+        loop = asyncio.get_running_loop()
+        n_sent = 0
+        try:
+            data = None
+            while data != b"":
+                try:
+                    data = await loop.sock_recv(self._sock, CHUNK_BYTES)
+                except ConnectionError:
+                    data = b""  # the rank has closed its socket and not read all that came
+                await self._post(n_sent, data)
+                n_sent += len(data)
+        except OSError:
+            pass  # the peer cannot be reached; the rank learns of it by the end of its stream
+        finally:
+            shut_down(self._sock)
+            async with self._writing:
+                self._sock.close()
+
+    async def deliver(self, position: int, data: bytes) -> None:
+        """Hand bytes of the peer to the rank; returns when its socket has taken them."""
+        if self._writing.locked():
+            raise ProtocolError("expected one message at a time, got a second one.")
+        if position != self._n_received:
+            raise ProtocolError(f"expected the bytes from {self._n_received} on, got those from {position} on.")
+        if len(data) > CHUNK_BYTES:
+            raise ProtocolError(f"expected at most {CHUNK_BYTES} bytes, got {len(data)}.")
+        async with self._writing:
+            if self._sock.fileno() < 0:
+                raise ConnectionResetError("the rank has left")
+            if data:
+                await asyncio.get_running_loop().sock_sendall(self._sock, data)
+                self._n_received += len(data)
+            else:
+                self._sock.shutdown(socket.SHUT_WR)
+
+    def stop(self) -> None:
+        """End the connection; from any thread."""
+        shut_down(self._sock)
+
+
+class Switchboard:
+    """The relays of the ranks that one process runs for one job, used on its event loop."""
+
+    def __init__(self) -> None:
+        self.refused: Counter[str] = Counter()
+        self._doors: dict[int, str] = {}
+        # Two ranks that call each other at once have two for a moment: the one called here, and the one that came.
+        self._relays: dict[tuple[int, int, bool], Relay] = {}
+        self._tasks: dict[tuple[int, int, bool], asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    def open_door(self, rank: int, address: str) -> None:
+        """Let peers connect to a rank of this process, which listens at `address`; from any thread."""
+        self._doors[rank] = address
+
+    def close_door(self, rank: int) -> None:
+        """Refuse new connections to ranks of this process; from any thread."""
+        self._doors.pop(rank, None)
+
+    def start(self, rank: int, peer: int, sock: socket.socket, post: Post, *, came: bool = False) -> None:
+        """Begin to relay between `sock` and a peer that this rank calls or, with `came`, that has called it."""
+        place = rank, peer, came
+        if self._is_closed or place in self._relays:
+            sock.close()
+            raise ProtocolError(f"rank {rank} cannot be connected with rank {peer} now.")
+        relay = self._relays[place] = Relay(sock, post)
+        task = self._tasks[place] = asyncio.get_running_loop().create_task(relay.run())
+
+        def ended(_: asyncio.Task[None]) -> None:
+            del self._tasks[place], self._relays[place]
+
+        task.add_done_callback(ended)
+
+    async def call(
+        self, rank: int, peer: int, sock: socket.socket, post: Post, ask: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Connect a rank of this process with a peer, and relay between it and `sock`.
+
+        Where it has called before in vain, what is left of that connection ends first, here and then there: otherwise
+        its last messages would go to the new one.
+        """
+        try:
+            await self._clear(rank, peer, came=False)
+            await ask()
+        except BaseException:
+            sock.close()
+            raise
+        self.start(rank, peer, sock, post)
+
+    async def _clear(self, rank: int, peer: int, *, came: bool) -> None:
+        """Wait until a relay is gone whose caller has left it."""
+        task = self._tasks.get((rank, peer, came))
+        if task is not None:
+            await asyncio.wait([task], timeout=_CLEAR_S)
+
+    async def admit(self, rank: int, peer: int, post: Post) -> None:
+        """Connect a peer to a rank of this process, as if it had come through the network."""
+        if rank not in self._doors or rank == peer:
+            self.refused["rank"] += 1
+            raise ProtocolError(f"no rank {rank} waits for rank {peer} here.")
+        await self._clear(rank, peer, came=True)
+        host, port = split_address(self._doors[rank])
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, (host, port))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            sock.close()
+            raise
+        self.start(rank, peer, sock, post, came=True)
+
+    async def deliver(self, rank: int, peer: int, position: int, data: bytes, *, came: bool) -> None:
+        """Hand bytes to a rank of this process, from a peer that has called it (`came`) or not; see `Relay.deliver`."""
+        relay = self._relays.get((rank, peer, came))
+        if relay is None and not data:
+            return  # it ends what has ended here already
+        if relay is None:
+            self.refused["rank"] += 1
+            raise ProtocolError(f"rank {rank} is not connected with rank {peer} here.")
+        try:
+            await relay.deliver(position, data)
+        except ProtocolError:
+            self.refused["malformed"] += 1
+            relay.stop()
+            raise
+
+    def close(self) -> None:
+        """End all connections; from any thread."""
+        self._is_closed = True
+        self._doors.clear()
+        for relay in list(self._relays.values()):
+            relay.stop()
+
 
 _LENGTH: Final = struct.Struct("<I")
 _MAX_SAID_BYTES: Final = 64 * 1024

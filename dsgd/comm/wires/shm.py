@@ -37,9 +37,9 @@ from dsgd.comm.frame_exchange import FrameExchange, drain
 from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, tell_hosts, warn_of
 from dsgd.comm.memory.segment import Window, host_identity
 from dsgd.comm.memory.streams import DONE, Ring, pump
-from dsgd.comm.sockets.connector import explained_file_limit
 from dsgd.comm.sockets.link import Link, charge_exchange, shut_down
 from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.sockets.mesh import explained_file_limit
 from dsgd.comm.wires.tcp import Entrance, TCPTransport
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray

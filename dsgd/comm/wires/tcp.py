@@ -26,11 +26,10 @@ from typing import Any, Final, NoReturn
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frame_exchange import FrameExchange
 from dsgd.comm.frames import HEADER_BYTES, AbortFlag, check_array, check_limit
-from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import Link, PeerGoneError, PeerLateError, charge_exchange, shut_down
 from dsgd.comm.sockets.listener import Listener, Wrap
-from dsgd.comm.sockets.mesh import Mesh, first_peers
+from dsgd.comm.sockets.mesh import Detour, Mesh, explained_file_limit, first_peers
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray

@@ -159,7 +159,7 @@ def run_on_cluster(
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
-    Every worker runs as many ranks as it has threads, over one copy of its rows; see `dsgd.comm.wires.nested` for their
+    Every worker runs as many ranks as it has threads, over one copy of its rows; see `dsgd.comm.wires.inproc` for their
     connections. Blocks move from worker to worker if needed. Neither blocks nor messages between ranks pass through the
     scheduler or the client. Jobs that need the same workers run one after the other.
 

@@ -27,7 +27,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
-from dsgd.progress.events import StopTraining
+from dsgd.progress import StopTraining
 from dsgd.runtime.dask_internals import ask_scheduler, event_loop
 from dsgd.runtime.gang.client import call_scheduler, guarded, owner_here
 from dsgd.runtime.gang.cluster import Cluster

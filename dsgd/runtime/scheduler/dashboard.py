@@ -16,7 +16,7 @@ from bokeh.layouts import column, row
 from bokeh.models import ColumnDataSource, Div, HoverTool, Legend, LegendItem, Range1d, Select
 from bokeh.plotting import figure
 
-from dsgd.progress.events import count_text
+from dsgd.progress import count_text
 from dsgd.runtime.dask_internals import add_page, has_dashboard
 from dsgd.runtime.scheduler.jobs import JobView
 from dsgd.runtime.scheduler.registry import Registry

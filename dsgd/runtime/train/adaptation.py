@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.kernels.vector import squared_distances
+from dsgd.kernels.rows import squared_distances
 from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE
 from dsgd.local import SGD, AbstractLocalOptimizer, Shard
 from dsgd.local.base import AbstractRows

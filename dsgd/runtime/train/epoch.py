@@ -26,7 +26,7 @@ from dsgd.local.base import Evaluation
 from dsgd.local.objective import Deviance
 from dsgd.local.sgd import is_finite
 from dsgd.local.sgd_state import SGDState
-from dsgd.progress.events import ProgressEvent
+from dsgd.progress import ProgressEvent
 from dsgd.runtime.progress import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.job import Divergence, EpochRecord, Validation, best_of
 from dsgd.runtime.train.rounds import Rounds

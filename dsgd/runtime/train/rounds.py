@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from dsgd.kernels.vector import squared_distances
+from dsgd.kernels.rows import squared_distances
 from dsgd.ledger import COMPUTE
 from dsgd.local.sgd import is_finite
 from dsgd.local.sgd_state import SGDState, add_to_suffix, is_in_suffix

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.kernels.hogwild import run_shared_rows
+from dsgd.kernels.rounds import run_shared_rows
 from dsgd.ledger import COMPUTE
 from dsgd.local import SGD, AbstractState, Residency, Shard
 from dsgd.local.base import AbstractRows

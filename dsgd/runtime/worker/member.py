@@ -37,7 +37,7 @@ from dsgd.collectives.cost import Algorithm
 from dsgd.collectives.group import Group
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import AbortFlag
-from dsgd.comm.wires import nested
+from dsgd.comm.wires.inproc import connect_nested
 from dsgd.errors import GangTimeoutError
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local.shard import split
@@ -387,7 +387,7 @@ class _Member:
         between, found = join_gang(context, self._link, own[0])
         refused |= found
         cleanup.callback(between.close)
-        transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=orders.timeout_s)
+        transports = connect_nested(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=orders.timeout_s)
         mailboxes: MemberMailboxes | None = None
         if wants_mailboxes(orders.mail, task.ranks_of):
             mailboxes = MemberMailboxes(context, between, ledgers)

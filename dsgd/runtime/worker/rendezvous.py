@@ -6,7 +6,7 @@ last one has registered: one question and one answer, unless that takes long. So
 can be taken by another program in between. Strangers that connect are refused, and the port is closed as soon as all
 members are connected with each other; in a large gang that is when it ends (`dsgd.comm.sockets.mesh`).
 
-Ranks of a worker are threads, and in collectives one of them speaks for all (`dsgd.comm.wires.nested`). By post each
+Ranks of a worker are threads, and in collectives one of them speaks for all (`dsgd.comm.wires.inproc`). By post each
 speaks for itself: every rank, and every server, has connections of its own to others, those of its own process
 among them. The members of the gang tell each other over the wire between them where their ranks listen; then each rank
 joins the mesh in its own thread, by the handshake of every other connection: encrypted where the cluster is, through
@@ -37,8 +37,8 @@ from distributed.comm import get_address_host
 from dsgd.collectives.group import Group
 from dsgd.comm.base import AbstractMailbox, AbstractTransport
 from dsgd.comm.frames import job_code
-from dsgd.comm.sockets.connector import Detour, explained_file_limit
 from dsgd.comm.sockets.listener import Listener, Wrap
+from dsgd.comm.sockets.mesh import Detour, explained_file_limit
 from dsgd.comm.wires import shm, tcp
 from dsgd.comm.wires.mailboxes import connect_links, connect_threads
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dsgd.comm.frames import AbortFlag
-from dsgd.comm.wires.rpc import Switchboard
+from dsgd.comm.wires.carried import Switchboard
 from dsgd.ledger import RankLedger
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.runtime.worker.failures import Recorder

@@ -22,7 +22,7 @@ from distributed.comm import get_address_host, parse_address
 
 from dsgd.comm.base import AbstractTransport, TransportName
 from dsgd.comm.sockets.listener import Listener, parse_ports
-from dsgd.comm.wires.rpc import CHUNK_BYTES, Post, Switchboard
+from dsgd.comm.wires.carried import CHUNK_BYTES, Post, Switchboard
 from dsgd.errors import ClusterError, DsgdError, InvalidParameterError
 from dsgd.runtime.dask_internals import ask_worker, interface_address
 from dsgd.runtime.messages import MemberCredentials

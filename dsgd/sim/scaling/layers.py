@@ -1,7 +1,7 @@
 """Layers and nodes, the published ones among them, and the balance of what is computed and what is sent.
 
 A layer is five numbers, per sample where it says so. They come from a published description (`MODELS`) or from a module
-that is traced (`dsgd.torch.trace`). With ifm input maps, ofm output maps, kernels of kw by kh and an output of ow by
+that is traced (`dsgd.torch.parts`). With ifm input maps, ofm output maps, kernels of kw by kh and an output of ow by
 oh, a forward pass over one sample takes ``F = 2 ifm ofm kw kh ow oh`` operations; the gradient of the weights and that
 of the inputs take F each. The published nodes and wires are given by their nominal rates, with the share of the peak
 that dense kernels of the time reached. Nothing of it was measured here.

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dsgd import report
 from dsgd.errors import DsgdError
-from dsgd.report.figures import texts_at
-from dsgd.report.theme import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT
+from dsgd.report.figures import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT, texts_at
 from dsgd.study.comparison.runs import FAMILIES, SEQUENTIAL
 from dsgd.study.frame.report import data_table, joined, line_of
 from dsgd.study.frame.rows import Cell, Row, cells_of, pareto, to_frame

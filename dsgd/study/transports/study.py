@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Axis, Bars, Claim, Figure, Line, Panel, Table, byte_text, figure_text, seconds_text, series
-from dsgd.report.theme import MUTED, TEXT
+from dsgd.report.figures import MUTED, TEXT
 from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.data import cluster_of
 from dsgd.study.frame.report import joined, line_of

@@ -1,4 +1,4 @@
-"""Progress of long work: events, lines on a terminal, and callbacks.
+"""Progress of a running fit: events, callbacks, and a live line that shows them.
 
 Progress events: what a running fit reports, made by rank 0.
 
@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
+
+__all__ = ["Audience", "Callback", "Notice", "ProgressEvent", "ProgressLine", "StopTraining", "read_event"]
 
 
 @dataclass(frozen=True)
