@@ -39,7 +39,7 @@ from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, check_array, chec
 from dsgd.comm.memory.cores import current_core, staying
 from dsgd.comm.memory.segment import SharedArray
 from dsgd.errors import AbortedError, InvalidParameterError
-from dsgd.ledger import WAIT, WIRE, Ledger, RankLedger
+from dsgd.ledger import WAIT, Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.rank import GangResult, Mail, RankProgram, Server
 from dsgd.runtime.threads import ThreadGang, peak_rss_bytes, run_threads
@@ -57,7 +57,7 @@ class Message(NamedTuple):
     """What is under way to a rank."""
 
     arrives: float
-    busy_s: float
+    ideal: float  # the ideal clock of its sender
     array: AnyArray
     dtype: int
     op: int
@@ -96,8 +96,8 @@ class Fabric:
     def send(self, source: int, to: int, array: AnyArray, op: int, at: float) -> tuple[float, Message]:
         """Put a copy of an array on its way; return when its sender goes on, and the message."""
         dtype = check_array(array)
-        sent, arrives, busy_s = self.ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
-        return sent, Message(arrives, busy_s, array.copy(), dtype, op)
+        sent, arrives = self.ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
+        return sent, Message(arrives, self.scheduler.clocks[source].ideal, array.copy(), dtype, op)
 
 
 class SimTransport(AbstractTransport):
@@ -127,10 +127,9 @@ class SimTransport(AbstractTransport):
         self._check_open(self._closed, to, source)
         self._scheduler.take(self.rank)
         begin = end = self.clock.now
-        busy_s = 0.0
+        ideal = 0.0
         if to is not None and outgoing is not None:
             end, message = self._fabric.send(self.rank, to, outgoing, op, begin)
-            busy_s = message.busy_s
             self._fabric.queue(self.rank, to).append(message)
             self.ledger.count(HEADER_BYTES + outgoing.nbytes)
             self._scheduler.wake(to, "exchange", self.rank, message.arrives)
@@ -140,21 +139,21 @@ class SimTransport(AbstractTransport):
                 self._scheduler.wait(self.rank, "exchange", (source,))
             message = queue.popleft()
             message.fill(incoming, op, self.rank, source)
-            end, busy_s = max(end, message.arrives), max(busy_s, message.busy_s)
-        self.clock.now = end = max(self.clock.now, end)
-        wire_s = min(busy_s, end - begin)
-        self.ledger.charge(WIRE, wire_s)
-        self.ledger.charge(WAIT, end - begin - wire_s)
+            end, ideal = max(end, message.arrives), message.ideal
+        self.clock.now = max(self.clock.now, end)
+        self.clock.charge_exchange(self.ledger, begin, ideal)
 
     def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0, epochs: int = 0) -> None:
         """Charge this rank for work; see `AbstractTransport.worked`."""
-        seconds = n_bytes * self._compute.added_byte_s + epochs * self._compute.end_s
+        seconds = epochs * self._compute.end_s
         if rows or params:
             number = self.ledger.round_number
             if number != self._drawn[0]:
                 self._drawn = number, self._stragglers.factor(self._seed, self.rank, number)
             seconds += self._compute.seconds(rows, entries, params) * self._drawn[1]
-        self.clock.now += seconds
+        # To add up what arrives is part of the exchange: without messages, there would be none of it.
+        self.clock.now += seconds + n_bytes * self._compute.added_byte_s
+        self.clock.ideal += seconds
 
     def helper(self, name: str) -> Executor:
         """Return what runs an exchange beside the work of this rank; see `AbstractTransport.helper`."""
@@ -176,7 +175,7 @@ class SimTransport(AbstractTransport):
         self._check_open(self._closed)
         self._abort.check()
         work_s = [] if call.repeats is None else self._work_s(call.repeats.work)
-        player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
+        player.begin(self.rank, self.clock, call, self.ledger, work_s)
         self._scheduler.switch(self.rank)
         player.charge(self.rank, call, self.ledger)
 
@@ -192,13 +191,14 @@ class SimTransport(AbstractTransport):
 class _Later(Future[Any]):
     """The future of a call of `_Beside`: its result exists from a time on, and an earlier request waits until then."""
 
-    def __init__(self, clock: VirtualClock, at: float) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
-        self._clock, self._at = clock, at
+        self._clock, self._at, self._ideal = clock, clock.now, clock.ideal
 
     def result(self, timeout: float | None = None) -> Any:
         """Move the clock on to when the result is there, and return it or raise what was raised."""
         self._clock.now = max(self._clock.now, self._at)
+        self._clock.ideal = max(self._clock.ideal, self._ideal)
         return super().result(timeout)
 
 
@@ -214,13 +214,13 @@ class _Beside(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a function now; see `_Later`."""
-        begin = self._clock.now
+        begin, ideal = self._clock.now, self._clock.ideal
         try:
             value, error = fn(*args, **kwargs), None
         except Exception as raised:
             value, error = None, raised
-        later = _Later(self._clock, self._clock.now)
-        self._clock.now = begin
+        later = _Later(self._clock)
+        self._clock.now, self._clock.ideal = begin, ideal
         if error is None:
             later.set_result(value)
         else:
@@ -288,7 +288,7 @@ class SimMailbox(AbstractMailbox):
         """Take the oldest frame of a rank; see `AbstractMailbox.take`."""
         self._check_peer(source)
         self._scheduler.take(self.rank)
-        begin, box = self._clock.now, self._box[source]
+        begin, box = self._since(), self._box[source]
         while not box:
             if source in self._gone:
                 raise AbortedError(f"rank {source} (simulated) went away while rank {self.rank} waited.")
@@ -298,9 +298,11 @@ class SimMailbox(AbstractMailbox):
         if len(box) == MAX_OUTSTANDING - 1:
             self._scheduler.wake(source, "room", self.rank, self._clock.now)
         message.fill(out, op, self.rank, source)
-        wire_s = min(message.busy_s, self._clock.now - begin)
-        self.ledger.charge(WIRE, wire_s)
-        self.ledger.charge(WAIT, self._clock.now - begin - wire_s)
+        self._clock.charge_exchange(self.ledger, begin, message.ideal)
+        if message.arrives > begin:
+            # It goes on because this one came. What came before does not hold it up: a server that has heard a slow
+            # worker does not let a quick one wait for it.
+            self._clock.ideal = message.ideal
 
     def close(self) -> None:
         """Leave; a peer that waits for this rank, now or later, gets an error, after the frames posted to it."""
