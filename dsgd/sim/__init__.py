@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dsgd.sim.calibration import Calibration, calibrate
     from dsgd.sim.cluster import SimulatedCluster
     from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
+    from dsgd.sim.failures import Failures
     from dsgd.sim.measure import SavedCosts, known_costs, measure_costs, open_costs
     from dsgd.sim.network import (
         NETWORKS,
@@ -32,6 +33,7 @@ __all__ = [
     "CostModel",
     "EpochCost",
     "Exponential",
+    "Failures",
     "HeavyTail",
     "Link",
     "Network",
@@ -55,6 +57,7 @@ __getattr__ = loaded_on_use(
         ".calibration": "Calibration calibrate",
         ".cluster": "SimulatedCluster",
         ".cost": "CostModel EpochCost RowCost Workload",
+        ".failures": "Failures",
         ".measure": "SavedCosts known_costs measure_costs open_costs",
         ".network": "NETWORKS AbstractStragglers Compute Exponential HeavyTail Network NoStragglers SlowRank",
         ".prediction": "Prediction predict",

@@ -367,12 +367,13 @@ class _Wait(NamedTuple):
 class EventScheduler:
     """Lets the ranks of a gang run in the order of their clocks; the running rank calls all methods except `begin`."""
 
-    def __init__(self, n: int, abort: AbortFlag) -> None:
-        self.clocks = [VirtualClock() for _ in range(n)]
-        self._abort = abort
+    def __init__(self, n: int, abort: AbortFlag, begin: float = 0.0, stop: float = inf) -> None:
+        self.clocks = [VirtualClock(begin, begin) for _ in range(n)]
+        self._abort, self._stop = abort, stop
+        self.is_stopped = False  # whether the time came at which a machine stops, and all ranks with it
         # When each rank can run, and a heap of these times; an entry of the heap with another time is stale.
-        self._due = [0.0] * n
-        self._ready = [(0.0, rank) for rank in range(n)]
+        self._due = [begin] * n
+        self._ready = [(begin, rank) for rank in range(n)]
         self._locks = [threading.Lock() for _ in range(n)]
         self._waits: dict[int, _Wait] = {}
         self._ended: set[int] = set()
@@ -395,7 +396,7 @@ class EventScheduler:
         """Return once no other rank that can run has an earlier clock."""
         self._abort.check()
         mine = self.clocks[rank].now, rank
-        if self._earliest() < mine:
+        if self._earliest() < mine or mine[0] >= self._stop:
             self._enter(*mine)
             self.switch(rank)
 
@@ -450,6 +451,10 @@ class EventScheduler:
     def _next(self) -> None:
         self._play()
         at, rank = self._earliest()
+        if self._stop <= at < inf:
+            self.is_stopped = True
+            self._abort.set(f"a machine stopped at {self._stop:g} s")
+            return
         if at < inf:
             heapq.heappop(self._ready)
             self._due[rank] = inf
