@@ -104,6 +104,23 @@ class Recording:
         self._since = now
 
 
+class _Aside(threading.local):
+    seconds = 0.0
+
+
+_aside: Final = _Aside()
+
+
+def work_clock() -> float:
+    """Return seconds without those that this thread has passed aside, compiling kernels; for differences alone."""
+    return time.perf_counter() - _aside.seconds
+
+
+def pass_aside(seconds: float) -> None:
+    """Let the work clock of this thread go back by so much."""
+    _aside.seconds += seconds
+
+
 #: The recording that a thread works for, and whether its seconds count.
 _current: Final[ContextVar[tuple[Recording | None, bool]]] = ContextVar("dsgd_recording", default=(None, False))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dsgd.comm.frames import OP_SEND
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
-from dsgd.ledger import WAIT, RankLedger
+from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray, FloatMatrix, IntMatrix, IntVector
 from dsgd.validation import check_choice
 
@@ -138,6 +138,7 @@ class AbstractMailbox(ABC):
     size: int
     ledger: RankLedger
     deadline_s: float
+    _asked: float | None = None  # when `wait_any` began, until its frame is taken
 
     @abstractmethod
     def post(self, to: int, array: AnyArray, op: int = OP_SEND) -> None:
@@ -171,11 +172,9 @@ class AbstractMailbox(ABC):
 
     @final
     def wait_any(self, sources: Sequence[int]) -> int:
-        """Return one of `sources` from which a frame is here; waits for it."""
-        ledger = self.ledger
-        start = ledger.clock()
+        """Return one of `sources` from which a frame is here; waits for it, and `take` charges that."""
+        self._asked = self.ledger.clock()
         source = self.ready(sources, self.deadline_s)
-        ledger.charge(WAIT, ledger.clock() - start)
         if source is None:
             names = ", ".join(map(str, sources))
             raise GangTimeoutError(
@@ -183,6 +182,12 @@ class AbstractMailbox(ABC):
                 "They hang or are overloaded; raise the timeout if their work takes longer."
             )
         return source
+
+    @final
+    def _since(self) -> float:
+        """Return when this rank began to wait for the frame that it takes."""
+        asked, self._asked = self._asked, None
+        return self.ledger.clock() if asked is None else asked
 
     @final
     def _check_peer(self, peer: int) -> None:

@@ -21,6 +21,7 @@ import pickle
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -42,7 +43,7 @@ from numba.core.serialize import dumps
 from numba.extending import register_jitable
 from numba.misc.appdirs import user_cache_dir
 
-from dsgd.stages import stage
+from dsgd.stages import pass_aside, stage
 
 _OURS: Final = "dsgd"
 
@@ -498,8 +499,30 @@ class _FirstUse(event.Listener):
             _turns.leave(event.data["dispatcher"])
 
 
+class _Aside(threading.local, event.Listener):
+    """Takes the seconds in which a thread has the lock of the compiler, or waits for it, off its work clock.
+
+    A kernel that nobody could load ahead is loaded or compiled in the middle of a round, which did not take that long.
+    """
+
+    depth, since = 0, 0.0
+
+    def on_start(self, event: Any) -> None:
+        """Note when a thread asks for the lock."""
+        if not self.depth:
+            self.since = time.perf_counter()
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        """Note that a thread has let go of the lock."""
+        self.depth -= 1
+        if not self.depth:
+            pass_aside(time.perf_counter() - self.since)
+
+
 _turns = Turns()
 event.register("numba:compile", _FirstUse())
+event.register("numba:compiler_lock", _Aside())
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -13,7 +13,6 @@ The model is the context meter of `distributed.metrics`, smaller.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dsgd.stages import work_clock
 from dsgd.types import FloatMatrix, IntVector
 
 COMPUTE: Final = 0
@@ -36,8 +36,8 @@ PHASES: Final = ("compute", "encode", "wire", "wait", "control")
 CONTROL_OPS: Final = frozenset({"setup", "control", "look", "keep", "leave"})
 _N_TIMED: Final = 4  # phases of rounds that were done in one go: no control is in them
 
-# What a timed round costs beyond an untimed one: some ten clock reads and as many additions, measured at about 1 us.
-_TIMING_COST_S: Final = 1e-6
+# What a timed round costs beyond an untimed one: some ten clock reads and as many additions, measured at about 2 us.
+_TIMING_COST_S: Final = 2e-6
 _TIMING_SHARE: Final = 0.01
 _MAX_STRIDE: Final = 64
 _MAX_RECORDS: Final = 16_384
@@ -95,7 +95,7 @@ class RankLedger:
     """
 
     def __init__(
-        self, rank: int, clock: Callable[[], float] = time.perf_counter, timing_cost_s: float = _TIMING_COST_S
+        self, rank: int, clock: Callable[[], float] = work_clock, timing_cost_s: float = _TIMING_COST_S
     ) -> None:
         self.rank = rank
         self.clock = clock

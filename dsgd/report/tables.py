@@ -28,6 +28,10 @@ _UNITS: Final = {
     "": 1.0, "µs": 1e-6, "us": 1e-6, "ms": 1e-3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
 }  # fmt: skip
+_LATEX: Final = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "µ": r"$\mu$"}
+)
 # Columns of what is printed into a file or a pipe.
 _WIDTH: Final = 100
 
@@ -85,6 +89,14 @@ class Table:
         heads = [(head.strip(), name.strip()) for head, _, name in (one.partition("=") for one in columns.split("|"))]
         says = [own.get(name) or partial(_say, spec=name) for _, name in heads]
         return cls(title, [head for head, _ in heads], [[say(item) for say in says] for item in items], note, n_text)
+
+    def to_latex(self) -> str:
+        """Return the table for a paper: a ``tabular`` with the rules of the package booktabs."""
+        align = "".join("l" if k < self.n_text else "r" for k in range(len(self.columns)))
+        lines = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in (self.columns, *self.rows)]
+        head, *body = lines
+        ends = rf"\begin{{tabular}}{{{align}}}", r"\end{tabular}"
+        return "\n".join([ends[0], r"\toprule", head, r"\midrule", *body, r"\bottomrule", ends[1], ""])
 
     def renderable(self, width: int = 0) -> RenderableType:
         """Return the table for a rich console, in parts below each other where it is wider.

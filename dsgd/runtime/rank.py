@@ -181,6 +181,8 @@ class GangResult:
         started again.
     stages : sequence of Stage
         Seconds of the workers since the gang was last formed; empty if ranks are threads of this process.
+    goodput : float or None, default None
+        Of simulated machines that fail, the share of the seconds of all that went into training that counts.
     """
 
     value: Any
@@ -188,6 +190,7 @@ class GangResult:
     ledger: Ledger
     recoveries: Sequence[dict[str, Any]] = ()
     stages: Sequence[Stage] = ()
+    goodput: float | None = None
 
     @property
     def report(self) -> dict[str, Any]:
@@ -208,4 +211,5 @@ class GangResult:
             "peak_rss_bytes": max((stat["peak_rss_bytes"] for stat in self.stats), default=0),
             "stats": [dict(stat) for stat in self.stats],
             "recoveries": [dict(event) for event in self.recoveries],
+            **({} if self.goodput is None else {"goodput": self.goodput}),
         }

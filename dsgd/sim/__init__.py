@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dsgd.sim.calibration import Calibration, calibrate
     from dsgd.sim.cluster import SimulatedCluster
     from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
+    from dsgd.sim.failures import Failures
     from dsgd.sim.measure import SavedCosts, known_costs, measure_costs, open_costs
     from dsgd.sim.network import (
         NETWORKS,
@@ -30,6 +31,7 @@ __all__ = [
     "CostModel",
     "EpochCost",
     "Exponential",
+    "Failures",
     "HeavyTail",
     "Link",
     "Network",

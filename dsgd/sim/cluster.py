@@ -27,9 +27,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -38,12 +38,13 @@ from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox, AbstractTransport, 
 from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, check_array, check_limit, not_at_one_point
 from dsgd.comm.memory.cores import current_core, staying
 from dsgd.comm.memory.segment import SharedArray
-from dsgd.errors import AbortedError, InvalidParameterError
-from dsgd.ledger import WAIT, WIRE, Ledger, RankLedger
+from dsgd.errors import AbortedError, InvalidParameterError, WorkerLostError
+from dsgd.ledger import WAIT, Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.rank import GangResult, Mail, RankProgram, Server
 from dsgd.runtime.threads import ThreadGang, peak_rss_bytes, run_threads
 from dsgd.sim.events import EventScheduler, Player, Ports, VirtualClock
+from dsgd.sim.failures import MOST_IN_VAIN, Failures, History
 from dsgd.sim.network import AbstractStragglers, Compute, Network, network_for, stragglers_for
 from dsgd.stages import stage
 from dsgd.types import AnyArray, IntMatrix
@@ -57,7 +58,7 @@ class Message(NamedTuple):
     """What is under way to a rank."""
 
     arrives: float
-    busy_s: float
+    ideal: float  # the ideal clock of its sender
     array: AnyArray
     dtype: int
     op: int
@@ -81,7 +82,10 @@ class Fabric:
         compute: Compute | None = None,
         stragglers: AbstractStragglers | str = "none",
         seed: int = 0,
+        machines: Sequence[int] = (),
     ) -> None:
+        # Ranks are numbered anew when a machine is gone, and a slow one stays slow.
+        self.machines = machines or range(len(scheduler.clocks))
         self.size, self.network, self.scheduler = len(scheduler.clocks), network, scheduler
         self.compute, self.stragglers, self.seed = compute or Compute(), stragglers_for(stragglers), seed
         self.ports = Ports(network, self.size)
@@ -96,8 +100,8 @@ class Fabric:
     def send(self, source: int, to: int, array: AnyArray, op: int, at: float) -> tuple[float, Message]:
         """Put a copy of an array on its way; return when its sender goes on, and the message."""
         dtype = check_array(array)
-        sent, arrives, busy_s = self.ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
-        return sent, Message(arrives, busy_s, array.copy(), dtype, op)
+        sent, arrives = self.ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
+        return sent, Message(arrives, self.scheduler.clocks[source].ideal, array.copy(), dtype, op)
 
 
 class SimTransport(AbstractTransport):
@@ -115,6 +119,7 @@ class SimTransport(AbstractTransport):
         self.deadline_s = DEADLINE_S
         self._fabric, self._scheduler, self._abort = fabric, fabric.scheduler, abort
         self._compute, self._stragglers, self._seed = fabric.compute, fabric.stragglers, fabric.seed
+        self._machine = fabric.machines[rank]
         self._drawn = (-1, 1.0)  # the round for which a factor was drawn last, and the factor
         self._closed = False
         if fabric.player is not None:
@@ -127,10 +132,9 @@ class SimTransport(AbstractTransport):
         self._check_open(self._closed, to, source)
         self._scheduler.take(self.rank)
         begin = end = self.clock.now
-        busy_s = 0.0
+        ideal = 0.0
         if to is not None and outgoing is not None:
             end, message = self._fabric.send(self.rank, to, outgoing, op, begin)
-            busy_s = message.busy_s
             self._fabric.queue(self.rank, to).append(message)
             self.ledger.count(HEADER_BYTES + outgoing.nbytes)
             self._scheduler.wake(to, "exchange", self.rank, message.arrives)
@@ -140,21 +144,21 @@ class SimTransport(AbstractTransport):
                 self._scheduler.wait(self.rank, "exchange", (source,))
             message = queue.popleft()
             message.fill(incoming, op, self.rank, source)
-            end, busy_s = max(end, message.arrives), max(busy_s, message.busy_s)
-        self.clock.now = end = max(self.clock.now, end)
-        wire_s = min(busy_s, end - begin)
-        self.ledger.charge(WIRE, wire_s)
-        self.ledger.charge(WAIT, end - begin - wire_s)
+            end, ideal = max(end, message.arrives), message.ideal
+        self.clock.now = max(self.clock.now, end)
+        self.clock.charge_exchange(self.ledger, begin, ideal)
 
     def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0, epochs: int = 0) -> None:
         """Charge this rank for work; see `AbstractTransport.worked`."""
-        seconds = n_bytes * self._compute.added_byte_s + epochs * self._compute.end_s
+        seconds = epochs * self._compute.end_s
         if rows or params:
             number = self.ledger.round_number
             if number != self._drawn[0]:
-                self._drawn = number, self._stragglers.factor(self._seed, self.rank, number)
+                self._drawn = number, self._stragglers.factor(self._seed, self._machine, number)
             seconds += self._compute.seconds(rows, entries, params) * self._drawn[1]
-        self.clock.now += seconds
+        # To add up what arrives is part of the exchange: without messages, there would be none of it.
+        self.clock.now += seconds + n_bytes * self._compute.added_byte_s
+        self.clock.ideal += seconds
 
     def helper(self, name: str) -> Executor:
         """Return what runs an exchange beside the work of this rank; see `AbstractTransport.helper`."""
@@ -176,7 +180,7 @@ class SimTransport(AbstractTransport):
         self._check_open(self._closed)
         self._abort.check()
         work_s = [] if call.repeats is None else self._work_s(call.repeats.work)
-        player.begin(self.rank, self.clock.now, call, self.ledger, work_s)
+        player.begin(self.rank, self.clock, call, self.ledger, work_s)
         self._scheduler.switch(self.rank)
         player.charge(self.rank, call, self.ledger)
 
@@ -184,7 +188,7 @@ class SimTransport(AbstractTransport):
         """Return the seconds of the work of rounds that come one after another; see `worked`."""
         begin, (seconds, factor) = self.ledger.round_number, (self._compute.seconds, self._stragglers.factor)
         return [
-            seconds(rows, entries, params) * factor(self._seed, self.rank, begin + k) if rows or params else 0.0
+            seconds(rows, entries, params) * factor(self._seed, self._machine, begin + k) if rows or params else 0.0
             for k, (rows, entries, params) in enumerate(work.tolist())
         ]
 
@@ -192,13 +196,14 @@ class SimTransport(AbstractTransport):
 class _Later(Future[Any]):
     """The future of a call of `_Beside`: its result exists from a time on, and an earlier request waits until then."""
 
-    def __init__(self, clock: VirtualClock, at: float) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
-        self._clock, self._at = clock, at
+        self._clock, self._at, self._ideal = clock, clock.now, clock.ideal
 
     def result(self, timeout: float | None = None) -> Any:
         """Move the clock on to when the result is there, and return it or raise what was raised."""
         self._clock.now = max(self._clock.now, self._at)
+        self._clock.ideal = max(self._clock.ideal, self._ideal)
         return super().result(timeout)
 
 
@@ -214,13 +219,13 @@ class _Beside(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a function now; see `_Later`."""
-        begin = self._clock.now
+        begin, ideal = self._clock.now, self._clock.ideal
         try:
             value, error = fn(*args, **kwargs), None
         except Exception as raised:
             value, error = None, raised
-        later = _Later(self._clock, self._clock.now)
-        self._clock.now = begin
+        later = _Later(self._clock)
+        self._clock.now, self._clock.ideal = begin, ideal
         if error is None:
             later.set_result(value)
         else:
@@ -288,7 +293,7 @@ class SimMailbox(AbstractMailbox):
         """Take the oldest frame of a rank; see `AbstractMailbox.take`."""
         self._check_peer(source)
         self._scheduler.take(self.rank)
-        begin, box = self._clock.now, self._box[source]
+        begin, box = self._since(), self._box[source]
         while not box:
             if source in self._gone:
                 raise AbortedError(f"rank {source} (simulated) went away while rank {self.rank} waited.")
@@ -298,9 +303,11 @@ class SimMailbox(AbstractMailbox):
         if len(box) == MAX_OUTSTANDING - 1:
             self._scheduler.wake(source, "room", self.rank, self._clock.now)
         message.fill(out, op, self.rank, source)
-        wire_s = min(message.busy_s, self._clock.now - begin)
-        self.ledger.charge(WIRE, wire_s)
-        self.ledger.charge(WAIT, self._clock.now - begin - wire_s)
+        self._clock.charge_exchange(self.ledger, begin, message.ideal)
+        if message.arrives > begin:
+            # It goes on because this one came. What came before does not hold it up: a server that has heard a slow
+            # worker does not let a quick one wait for it.
+            self._clock.ideal = message.ideal
 
     def close(self) -> None:
         """Leave; a peer that waits for this rank, now or later, gets an error, after the frames posted to it."""
@@ -327,6 +334,7 @@ def connect(fabric: Fabric, ledgers: Sequence[RankLedger], abort: AbortFlag) -> 
 
 # Of so many threads, which take turns, the time goes to waking the next one.
 _MANY: Final = 32
+_POLICIES: Final = ("raise", "restart", "shrink")
 
 
 @dataclass(frozen=True)
@@ -345,12 +353,18 @@ class SimulatedCluster(Checked):
         How these costs vary: ``"none"``, ``"exponential"``, ``"slow-rank"``, ``"heavy-tail"``, or one of them with
         parameters: `Exponential`, `SlowRank`, `HeavyTail`.
     seed : int, default 0
-        Seed of the stragglers. Equal seeds give equal runs.
+        Seed of the stragglers and failures. Equal seeds give equal runs.
+    failures : Failures, optional
+        When machines stop; none does by default.
+    on_failure : {"raise", "restart", "shrink"}, default "raise"
+        What happens then: the fit ends with `WorkerLostError`; another machine takes the place and has the same rows;
+        or the ranks that are left go on without these, numbered anew. In both cases they go on from the newest copy of
+        the state (:doc:`/failures`).
 
     Raises
     ------
     InvalidParameterError
-        There is no rank, or no network or distribution of that name.
+        There is no rank, or no network, distribution or policy of that name.
 
     Examples
     --------
@@ -366,15 +380,23 @@ class SimulatedCluster(Checked):
     compute: Compute | None = None
     stragglers: AbstractStragglers | str = "none"
     seed: int = 0
+    failures: Failures | None = None
+    on_failure: Literal["raise", "restart", "shrink"] = "raise"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated."""
         super().__post_init__()
         network_for(self.network)
         stragglers_for(self.stragglers)
-        if self.compute is not None and not isinstance(self.compute, Compute):
+        for name, kind in (("compute", Compute), ("failures", Failures)):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                raise InvalidParameterError(
+                    f"SimulatedCluster({name}=...) must be a dsgd.sim.{kind.__name__} or None. Got {given!r}."
+                )
+        if self.on_failure not in _POLICIES:
             raise InvalidParameterError(
-                f"SimulatedCluster(compute=...) must be a dsgd.sim.Compute or None. Got {self.compute!r}."
+                f"SimulatedCluster(on_failure=...) must be one of {', '.join(_POLICIES)}. Got {self.on_failure!r}."
             )
 
     def run(
@@ -411,28 +433,64 @@ class SimulatedCluster(Checked):
         Returns
         -------
         GangResult
-            With what rank 0 returned, and a ledger in virtual seconds. Each entry of ``stats`` has ``virtual_s``, when
-            the rank had ended.
+            With what rank 0 returned, and a ledger in virtual seconds, since the last failure if there was one. Each
+            entry of ``stats`` has ``virtual_s``, when the rank had ended.
 
         Raises
         ------
         InvalidParameterError
             `data` has not one entry per rank.
+        WorkerLostError
+            A machine stopped, and ranks are not to go on or do not get on; or it was the last one.
         Exception
             Whatever the first rank that failed has raised; `ProtocolError` where all ranks wait for each other.
         """
         if len(data) != self.ranks:
             raise InvalidParameterError(f"run(data=...) must have one entry per rank ({self.ranks}). Got {len(data)}.")
+        options = {"algorithm": algorithm, "on_event": on_event, "mail": mail, "given": given}
+        if self.failures is None:
+            found = self._run_gang(program, data, args, **options)
+            assert found is not None  # nothing stops it
+            return found
+        history = History(self.failures, self.seed, list(range(self.ranks)))
+        while True:
+            found = None
+            if history.stops[0] > history.began:
+                left = [data[machine] for machine in history.machines]
+                found = self._run_gang(program, left, args, history, **options)
+            if found is not None:
+                return replace(found, recoveries=history.events, goodput=history.goodput(found.ledger.elapsed_s))
+            rows = [getattr(part, "n_rows", None) for part in data]
+            lost = history.heed(self.on_failure, rows)
+            if self.on_failure == "raise" or not history.machines or history.n_in_vain > MOST_IN_VAIN:
+                how = f"stopped after {history.events[-1]['at_s']:.6g} virtual seconds (failure {len(history.events)})"
+                raise WorkerLostError(lost, f"simulated rank {lost}", str(history.events[-1]["host"]), how)
+
+    def _run_gang(
+        self,
+        program: RankProgram,
+        data: Sequence[Any],
+        args: tuple[Any, ...],
+        history: History | None = None,
+        *,
+        algorithm: Algorithm,
+        on_event: Callable[[Mapping[str, Any]], None] | None,
+        mail: Mail | None,
+        given: Any,
+    ) -> GangResult | None:
+        """Run a gang until it has ended; return None if a machine stops before."""
         gang = ThreadGang(len(data), mail, on_event, given)
-        scheduler = EventScheduler(gang.n_ends, gang.abort)
-        network = network_for(self.network)
-        fabric = Fabric(network, scheduler, self.compute, self.stragglers, self.seed)
-        fabric.player = Player(fabric.ports, self.ranks, fabric.compute.added_byte_s)
+        span = {} if history is None else {"begin": history.began, "stop": history.stops[0]}
+        scheduler = EventScheduler(gang.n_ends, gang.abort, **span)
+        network, n_ranks = network_for(self.network), len(data)
+        machines = range(gang.n_ends) if history is None else [*history.machines, *range(n_ranks, gang.n_ends)]
+        fabric = Fabric(network, scheduler, self.compute, self.stragglers, self.seed, machines)
+        fabric.player = Player(fabric.ports, n_ranks, fabric.compute.added_byte_s)
         scheduler.attach(fabric.player)
         # To look at a virtual clock costs nothing, so every round is timed.
         ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(scheduler.clocks)]
         # That of a server only charges it for work: it takes part in no collective.
-        transports = [SimTransport(keeper.rank, self.ranks, fabric, keeper, gang.abort) for keeper in ledgers]
+        transports = [SimTransport(keeper.rank, n_ranks, fabric, keeper, gang.abort) for keeper in ledgers]
         shared_array = SharedArray()
         for transport in transports:
             transport.shared_array = shared_array
@@ -446,11 +504,14 @@ class SimulatedCluster(Checked):
             try:
                 with gang.watching(number, transport, transport.mailbox):
                     scheduler.begin(number)
-                    if number < self.ranks:
-                        values[number] = program(gang.rank(Group(transport, algorithm)), data[number], *args)
+                    if number < n_ranks:
+                        rank = gang.rank(Group(transport, algorithm))
+                        if history is not None and self.on_failure != "raise":
+                            rank = replace(rank, keeper=history.keepers[number], formed=len(history.events))
+                        values[number] = program(rank, data[number], *args)
                         return
                     assert transport.mailbox is not None  # servers use mailboxes
-                    gang.serve(Server(transport.mailbox, self.ranks, gang.abort, transport.worked), args)
+                    gang.serve(Server(transport.mailbox, n_ranks, gang.abort, transport.worked), args)
             finally:
                 # Only now: to close its ends wakes peers, which only the rank whose turn it is may do.
                 scheduler.end(number)
@@ -459,6 +520,8 @@ class SimulatedCluster(Checked):
         # A simulated rank has one core of its own, however many this machine has.
         with limit_pools(1), stage("train"), staying(current_core() if gang.n_ends >= _MANY else -1):
             run_threads(work, range(gang.n_ends), gang.abort)
+        if scheduler.is_stopped:
+            return None
         gang.raise_first()
         peak_bytes = peak_rss_bytes()
         stats = [
@@ -472,7 +535,7 @@ class SimulatedCluster(Checked):
                 "virtual_s": transports[r].clock.now,
                 "real_s": time.perf_counter() - began,
             }
-            for r in range(self.ranks)
+            for r in range(n_ranks)
         ]
         last_s = max(transport.clock.now for transport in transports)
         return GangResult(values[0], stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))

@@ -60,10 +60,10 @@ class Ports:
             shape=np.array([network.ranks_per_host, -(-size // network.ranks_per_host), size, network.concurrent]),
         )
 
-    def transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
-        """Reserve the ports for a message; return when its sender goes on, its arrival, and how long its bytes move."""
+    def transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float]:
+        """Reserve the ports for a message; return when its sender goes on, and when it arrives."""
         self.make_room()
-        found: tuple[float, float, float] = kernels.reserve(self.state, self.counts, source, to, n_bytes, at)
+        found: tuple[float, float] = kernels.reserve(self.state, self.counts, source, to, n_bytes, at)
         return found
 
     def make_room(self) -> None:
@@ -176,7 +176,7 @@ def _play_all(table: PlayTable, schedule: Schedule, now: FloatVector, n_times: i
     """Play a schedule to its end, of ranks that all begin it, at these times; those without moves take no part."""
     spans = zip(schedule.first[:-1].tolist(), schedule.first[1:].tolist(), now.tolist(), strict=True)
     arrivals = [
-        (rank, first, stop, 0, at, 0, 0, n_times) for rank, (first, stop, at) in enumerate(spans) if first < stop
+        (rank, first, stop, 0, at, 0, 0, 0, 0, n_times) for rank, (first, stop, at) in enumerate(spans) if first < stop
     ]
     n_ended = sum(1 for _ in table.play(schedule.moves, arrivals))
     assert n_ended == len(arrivals)  # nobody waits for a message that is not sent
@@ -208,7 +208,9 @@ class Player:
         self._kinds: list[Hashable] = [None] * size
         self.next: tuple[float, int] = (inf, size)
 
-    def begin(self, rank: int, now: float, call: Call, ledger: RankLedger, work_s: Sequence[float] = ()) -> None:
+    def begin(
+        self, rank: int, clock: VirtualClock, call: Call, ledger: RankLedger, work_s: Sequence[float] = ()
+    ) -> None:
         """Take the moves of a rank; the last one to begin a collective makes the result."""
         dtype = check_array(call.array)
         number = self._n_begun[rank]
@@ -230,25 +232,26 @@ class Player:
         known = self._schedules.enter(call)
         self._kinds[rank] = call.kind
         begin, stop = known.ends[rank], known.ends[rank + 1]
-        self._arrivals.append(
-            (rank, begin, stop, ledger.is_control, now, ledger.charged(WIRE), ledger.charged(WAIT), len(work_s))
-        )
+        charged = ledger.charged(WIRE), ledger.charged(WAIT)
+        read = clock.now, clock.ideal, clock.owed_s
+        self._arrivals.append((rank, begin, stop, ledger.is_control, *read, *charged, len(work_s)))
         if work_s:
             self._table.set_work(rank, work_s)
         else:
             ledger.count(*known.sent[rank])
-        self.next = min(self.next, (now, rank))
+        self.next = min(self.next, (clock.now, rank))
 
-    def play(self, until: tuple[float, int]) -> Iterator[tuple[int, float, float]]:
+    def play(self, until: tuple[float, int]) -> Iterator[tuple[int, float, VirtualClock]]:
         """Play moves until the turn of a rank that is in no collective, or becomes so.
 
-        - yielded: each rank whose moves are over, when its turn comes, and what its clock then says.
+        - yielded: each rank whose moves are over, when its turn comes, and its clock.
         """
         arrivals, self._arrivals = self._arrivals, []
         for rank in self._table.play(self._schedules.moves, arrivals, until):
             self._schedules.leave(self._kinds[rank])
             seconds = self._table.plays.seconds[rank]
-            yield rank, float(seconds[kernels.RESUMES]), float(seconds[kernels.NOW])
+            read = seconds[[kernels.NOW, kernels.IDEAL, kernels.OWED]]
+            yield rank, float(seconds[kernels.RESUMES]), VirtualClock(*read.tolist())
         self.next = self._table.next
 
     def charge(self, rank: int, call: Call, ledger: RankLedger) -> None:
@@ -319,16 +322,37 @@ _DEAF_S: Final = 0.25
 
 
 class VirtualClock:
-    """The clock of one rank: seconds since the gang began. Called, it says what time it is."""
+    """The clock of one rank: seconds since the gang began. Called, it says what time it is.
 
-    __slots__ = ("now",)
+    - `ideal`: what it would say if messages took no time. A rank waits for a late peer as long as this clock does for
+      that of the peer; whatever else passes in an exchange is the network's.
+    - `owed_s`: what it has waited like this without a second of an exchange that it could be charged with, yet.
+    """
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    __slots__ = ("ideal", "now", "owed_s")
+
+    def __init__(self, now: float = 0.0, ideal: float = 0.0, owed_s: float = 0.0) -> None:
+        self.now, self.ideal, self.owed_s = now, ideal, owed_s
 
     def __call__(self) -> float:
         """Return the time in seconds."""
         return self.now
+
+    def set(self, other: VirtualClock) -> None:
+        """Say what another clock says."""
+        self.now, self.ideal, self.owed_s = other.now, other.ideal, other.owed_s
+
+    def charge_exchange(self, ledger: RankLedger, begin: float, ideal: float) -> None:
+        """Charge the seconds since `begin`, if a message that takes no time would come at `ideal`.
+
+        Who was held up by the network before may have no time left to wait: that part of the wire was a wait, too.
+        """
+        ideal, elapsed_s = max(ideal, self.ideal), self.now - begin
+        owed_s = self.owed_s + ideal - self.ideal
+        wait_s = min(owed_s, elapsed_s + ledger.charged(WIRE))
+        self.ideal, self.owed_s = ideal, owed_s - wait_s
+        ledger.charge(WIRE, elapsed_s - wait_s)
+        ledger.charge(WAIT, wait_s)
 
 
 #: What a rank waits for: a frame of a collective, a message in its mailbox, or room in that of somebody else.
@@ -343,12 +367,13 @@ class _Wait(NamedTuple):
 class EventScheduler:
     """Lets the ranks of a gang run in the order of their clocks; the running rank calls all methods except `begin`."""
 
-    def __init__(self, n: int, abort: AbortFlag) -> None:
-        self.clocks = [VirtualClock() for _ in range(n)]
-        self._abort = abort
+    def __init__(self, n: int, abort: AbortFlag, begin: float = 0.0, stop: float = inf) -> None:
+        self.clocks = [VirtualClock(begin, begin) for _ in range(n)]
+        self._abort, self._stop = abort, stop
+        self.is_stopped = False  # whether the time came at which a machine stops, and all ranks with it
         # When each rank can run, and a heap of these times; an entry of the heap with another time is stale.
-        self._due = [0.0] * n
-        self._ready = [(0.0, rank) for rank in range(n)]
+        self._due = [begin] * n
+        self._ready = [(begin, rank) for rank in range(n)]
         self._locks = [threading.Lock() for _ in range(n)]
         self._waits: dict[int, _Wait] = {}
         self._ended: set[int] = set()
@@ -371,7 +396,7 @@ class EventScheduler:
         """Return once no other rank that can run has an earlier clock."""
         self._abort.check()
         mine = self.clocks[rank].now, rank
-        if self._earliest() < mine:
+        if self._earliest() < mine or mine[0] >= self._stop:
             self._enter(*mine)
             self.switch(rank)
 
@@ -414,8 +439,8 @@ class EventScheduler:
         player = self._player
         while player is not None and player.next[0] < inf and player.next == self._earliest():
             first = self._ready[0] if self._ready else _NEVER
-            for rank, turn, now in player.play(first):
-                self.clocks[rank].now = now
+            for rank, turn, clock in player.play(first):
+                self.clocks[rank].set(clock)
                 self._enter(turn, rank)
 
     def switch(self, rank: int) -> None:
@@ -426,6 +451,10 @@ class EventScheduler:
     def _next(self) -> None:
         self._play()
         at, rank = self._earliest()
+        if self._stop <= at < inf:
+            self.is_stopped = True
+            self._abort.set(f"a machine stopped at {self._stop:g} s")
+            return
         if at < inf:
             heapq.heappop(self._ready)
             self._due[rank] = inf

@@ -23,18 +23,19 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
 PLAYED: Final = 0
 FULL: Final = 1  # no room for another message: make some and call again
 
-# Columns of the seconds of a rank: its clock, since the present move began; when that message had left and how long it
-# moved; and what was charged so far. The last two are when a rank whose schedule is over goes on, and when the present
-# time of a schedule that is repeated began.
-NOW, END, BUSY, WIRE, WAIT, RESUMES, BEGAN, N_SECONDS = range(8)
+# Columns of the seconds of a rank: its clock, since the present move began; when that message had left; the two others
+# of `dsgd.sim.events.VirtualClock`; and what was charged so far. The last two are when a rank whose schedule is over
+# goes on, and when the present time of a schedule that is repeated began.
+NOW, END, IDEAL, OWED, WIRE, WAIT, RESUMES, BEGAN, N_SECONDS = range(9)
 # Columns of the places of a rank: its present move and the one after its last; whom it waits for, or -1; whether wait
 # is charged to the column of wire; the first and last of the messages that have come to it; and of a schedule that is
 # repeated its first move, the present time, and how often (0 for one that is not).
 AT, STOP, SOURCE, MERGED, MESSAGES, LAST, FIRST, TIME, TIMES, N_PLACES = range(10)
 # What is counted: ranks in the heap, the first unused message and span, and ranks whose schedules are over.
 N_HEAP, FREE_MESSAGE, FREE_SPAN, N_DONE, N_COUNTS = range(5)
-# Columns of an arrival: rank, first move, end of moves, merged; clock, wire and wait so far; how often it is repeated.
-N_ARRIVAL: Final = 8
+# Columns of an arrival: rank, first move, end of moves, merged; clock, ideal, owed, wire and wait so far; how often it
+# is repeated.
+N_ARRIVAL: Final = 10
 
 
 class PortState(NamedTuple):
@@ -109,7 +110,7 @@ def _take_in(ports: PortState, counts: IntVector, port: int, begin: float, busy_
 
 @scalar
 def _transfer(ports: PortState, counts: IntVector, source: int, to: int, n_bytes: int, at: float) -> Any:
-    """Reserve the ports for a message; return when its sender goes on, when it arrives, and how long its bytes move."""
+    """Reserve the ports for a message; return when its sender goes on, and when it arrives."""
     links, n, n_hosts = ports.links, ports.shape[0], ports.shape[1]
     port_out, port_in, row = source // n, to // n, 0
     byte_s = links[0, 2]
@@ -138,14 +139,14 @@ def _transfer(ports: PortState, counts: IntVector, source: int, to: int, n_bytes
     ports.out_free[port_out] = sent
     arrives = _take_in(ports, counts, port_in, begin + links[row, 0], busy_s, at)
     # With ports that carry at the same time a rank hands its message over and goes on, and the message waits.
-    return (at if ports.shape[3] else sent), arrives, busy_s
+    return (at if ports.shape[3] else sent), arrives
 
 
 @kernel
 def reserve(ports: PortState, counts: IntVector, source: int, to: int, n_bytes: int, at: float) -> Any:
     """Reserve the ports for one message; there must be a free span.
 
-    - returned: when the sender goes on, when it arrives, and how long its bytes move.
+    - returned: when the sender goes on, and when it arrives.
     """
     return _transfer(ports, counts, source, to, n_bytes, at)
 
@@ -201,6 +202,7 @@ def _begin_again(plays: Plays, rank: int) -> None:
     now = seconds[rank, NOW]
     seconds[rank, BEGAN] = now
     seconds[rank, NOW] = now + line[0]
+    seconds[rank, IDEAL] += line[0]
     line[0] = seconds[rank, NOW] - now
     seconds[rank, WIRE] = seconds[rank, WAIT] = 0.0
     places[rank, AT] = places[rank, FIRST]
@@ -208,14 +210,20 @@ def _begin_again(plays: Plays, rank: int) -> None:
 
 
 @scalar
-def _go_on(plays: Plays, rank: int, end: float, busy_s: float, resumes: float, added_s: float) -> Any:
-    """End the present move of a rank; return whether it was the last of its schedule."""
+def _go_on(plays: Plays, rank: int, end: float, ideal: float, resumes: float, added_s: float) -> Any:
+    """End the present move of a rank; return whether it was the last of its schedule.
+
+    - `ideal`: when its message would have come if none took any time; what it waits until then is the peer's.
+    """
     seconds, places = plays.seconds, plays.places
     begin = seconds[rank, NOW]
     end = max(begin, end)
-    wire_s = min(busy_s, end - begin)
-    seconds[rank, WIRE] += wire_s
-    seconds[rank, WIRE if places[rank, MERGED] else WAIT] += end - begin - wire_s
+    ideal = max(ideal, seconds[rank, IDEAL])
+    owed_s = seconds[rank, OWED] + ideal - seconds[rank, IDEAL]
+    wait_s = min(owed_s, end - begin + seconds[rank, WIRE])
+    seconds[rank, IDEAL], seconds[rank, OWED] = ideal, owed_s - wait_s
+    seconds[rank, WIRE] += end - begin - wait_s
+    seconds[rank, WIRE if places[rank, MERGED] else WAIT] += wait_s
     seconds[rank, NOW] = end + added_s
     places[rank, SOURCE] = -1
     places[rank, AT] += 1
@@ -238,13 +246,13 @@ def _go_on(plays: Plays, rank: int, end: float, busy_s: float, resumes: float, a
 
 
 @scalar
-def _keep(plays: Plays, source: int, to: int, arrives: float, busy_s: float) -> None:
+def _keep(plays: Plays, source: int, to: int, arrives: float) -> None:
     """Keep a message until its receiver asks for it."""
     places, senders, counts = plays.places, plays.senders, plays.counts
     made = counts[FREE_MESSAGE]
     counts[FREE_MESSAGE] = senders[made, 1]
     plays.under_way[made, 0] = arrives
-    plays.under_way[made, 1] = busy_s
+    plays.under_way[made, 1] = plays.seconds[source, IDEAL]
     senders[made, 0] = source
     senders[made, 1] = -1
     if places[to, MESSAGES] < 0:
@@ -298,10 +306,12 @@ def play(
         places[rank, SOURCE] = -1
         places[rank, MERGED] = int(arrivals[k, 3])
         seconds[rank, NOW] = arrivals[k, 4]
-        seconds[rank, WIRE] = arrivals[k, 5]
-        seconds[rank, WAIT] = arrivals[k, 6]
+        seconds[rank, IDEAL] = arrivals[k, 5]
+        seconds[rank, OWED] = arrivals[k, 6]
+        seconds[rank, WIRE] = arrivals[k, 7]
+        seconds[rank, WAIT] = arrivals[k, 8]
         places[rank, TIME] = 0
-        places[rank, TIMES] = int(arrivals[k, 7])
+        places[rank, TIMES] = int(arrivals[k, 9])
         if places[rank, TIMES]:
             _begin_again(plays, rank)
         else:
@@ -315,34 +325,32 @@ def play(
             return FULL
         _pop(plays)
         move = moves[places[rank, AT]]
-        end, busy_s = at, 0.0
+        end, ideal = at, seconds[rank, IDEAL]
         if move[0] >= 0:
             to = move[0]
-            end, arrives, busy_s = _transfer(ports, counts, rank, to, move[1], at)
+            end, arrives = _transfer(ports, counts, rank, to, move[1], at)
             if places[to, SOURCE] == rank:
                 resumes = max(arrives, seconds[to, NOW])
                 added_s = moves[places[to, AT], 3] * added_byte_s
-                last_s, longest_s = max(seconds[to, END], arrives), max(seconds[to, BUSY], busy_s)
                 if (
-                    _go_on(plays, to, last_s, longest_s, resumes, added_s)
+                    _go_on(plays, to, max(seconds[to, END], arrives), ideal, resumes, added_s)
                     and not to_the_end
                     and (resumes < until_s or (resumes == until_s and to < until_rank))
                 ):
                     until_s, until_rank = resumes, to
             else:
-                _keep(plays, rank, to, arrives, busy_s)
+                _keep(plays, rank, to, arrives)
         if move[2] >= 0:
             found = _find(plays, move[2], rank)
             if found < 0:
                 places[rank, SOURCE] = move[2]
                 seconds[rank, END] = end
-                seconds[rank, BUSY] = busy_s
                 continue
             end = max(end, plays.under_way[found, 0])
-            busy_s = max(busy_s, plays.under_way[found, 1])
+            ideal = plays.under_way[found, 1]
         # It goes on within its turn: nobody else has one before.
         if (
-            _go_on(plays, rank, end, busy_s, at, move[3] * added_byte_s)
+            _go_on(plays, rank, end, ideal, at, move[3] * added_byte_s)
             and not to_the_end
             and (at < until_s or (at == until_s and rank < until_rank))
         ):

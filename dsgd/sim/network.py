@@ -262,7 +262,7 @@ class Exponential(AbstractStragglers):
 
     def factor(self, seed: int, rank: int, number: int) -> float:
         """Return ``1 - mean log(u)``, u uniform on (0, 1]."""
-        return 1.0 - self.mean * math.log(_uniform(seed, rank, number))
+        return 1.0 - self.mean * math.log(draw_uniform(seed, rank, number))
 
     def factors(self, seed: int, size: int, n_rounds: int) -> FloatMatrix:
         """Return the factors of many ranks and rounds, shape (size, n_rounds), to rounding."""
@@ -314,7 +314,7 @@ class HeavyTail(AbstractStragglers):
 
     def factor(self, seed: int, rank: int, number: int) -> float:
         """Return ``u ** (-1 / shape)``, u uniform on (0, 1]."""
-        return float(_uniform(seed, rank, number) ** (-1.0 / self.shape))
+        return float(draw_uniform(seed, rank, number) ** (-1.0 / self.shape))
 
     def factors(self, seed: int, size: int, n_rounds: int) -> FloatMatrix:
         """Return the factors of many ranks and rounds, shape (size, n_rounds), to rounding."""
@@ -342,14 +342,14 @@ def stragglers_for(given: AbstractStragglers | str | None) -> AbstractStragglers
     return _NAMED[given]
 
 
-def _uniform(seed: int, rank: int, number: int) -> float:
+def draw_uniform(seed: int, rank: int, number: int) -> float:
     """Return the number of a round of a rank in (0, 1]; it depends on nothing drawn before."""
     key = draw_one(np.uint64(seed % 2**64), np.uint64(rank))
     return (float(draw_one(np.uint64(key), np.uint64(number)) >> np.uint64(11)) + 1.0) * 2.0**-53
 
 
 def _uniforms(seed: int, size: int, n_rounds: int) -> FloatMatrix:
-    """Return `_uniform` of the first ranks and rounds, shape (size, n_rounds)."""
+    """Return `draw_uniform` of the first ranks and rounds, shape (size, n_rounds)."""
     keys = draw_each(np.array([seed % 2**64], np.uint64), np.arange(size, dtype=np.uint64))
     drawn = draw_each(keys[:, None], np.arange(n_rounds, dtype=np.uint64)[None])
     uniforms: FloatMatrix = ((drawn >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53

@@ -128,7 +128,7 @@ def predict(
     Raises
     ------
     InvalidParameterError
-        There is nothing to do, there is no such strategy, or the algorithm is none of those.
+        There is nothing to do, there is no such strategy, the algorithm is none of those, or machines fail.
 
     Notes
     -----
@@ -143,6 +143,8 @@ def predict(
     check_number("predict(epochs=...)", epochs, low=0, integer=True)
     if algorithm != "auto" and algorithm not in PLANS:
         raise InvalidParameterError(f"predict(algorithm=...) does not support {algorithm!r}.")
+    if cluster.failures is not None:
+        raise InvalidParameterError("predict(cluster) knows of no failures: fit on the cluster, or leave them out.")
     exchanges = Exchanges(cluster, itemsize, algorithm)
     course = _course_of(None if sync is None else resolve(sync), exchanges, n_params, rows, entries)
     factors = _factors(stragglers_for(cluster.stragglers), cluster.seed, cluster.ranks, rounds)

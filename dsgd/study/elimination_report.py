@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
 from dsgd.report.figures import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour, Dash
-from dsgd.study.frame.report import tally, time_text
+from dsgd.study.frame.report import tally, tally_sentence, time_text
 from dsgd.study.frame.rows import Cell, Row, Stat, any_busy, cells_of, one_of, only
 from dsgd.study.published import STATEMENTS, Interval, Margin, Statement, exact
 from dsgd.svm.kernel_solver.solve import LARGEST_DIRECT
@@ -548,7 +548,7 @@ def elimination_answer(summary: EliminationSummary, claims: Sequence[Claim]) -> 
         if numbers
     ]
     highlights.append((tally(claims), "claims hold here"))
-    count = f"{tally(claims)} claims hold here."
+    count = tally_sentence(claims, "claims")
     if not values:
         return f"This study did not run both none and auto with a small cache. {count}", highlights
     same = [claim.holds for claim in claims if claim.holds is not None and claim.name.startswith("Every preset")]

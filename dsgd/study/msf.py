@@ -36,7 +36,7 @@ from dsgd.runtime.deployment import Gang
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, classifier, objective, place, score, spent
-from dsgd.study.frame.report import data_table, joined, line_of, lines_of, tally, time_text
+from dsgd.study.frame.report import data_table, joined, line_of, lines_of, tally, tally_sentence, time_text
 from dsgd.study.frame.rows import Cell, Row, Run, Stat, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import FIGURES, SOURCES, STATEMENTS
@@ -633,7 +633,7 @@ def _gains(sets: Sequence[_Set]) -> Mapping[str, Any] | None:
 
 def _answer(found: Mapping[str, Any] | None, claims: Sequence[Claim]) -> tuple[str, list[tuple[str, str]]]:
     """Return the answer of the study, and its highlights."""
-    count, unknown = f"{tally(claims)} published claims hold here.", sum(claim.undecided for claim in claims)
+    count, unknown = tally_sentence(claims, "published claims"), sum(claim.undecided for claim in claims)
     if unknown:
         count += f" {unknown} undecided."
     held = (tally(claims), "published claims hold here")

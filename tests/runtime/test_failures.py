@@ -51,3 +51,5 @@ def test_a_scheduler_that_goes_while_versions_are_compared_is_unreachable() -> N
     """The connection that breaks before a job begins is told in the words of this library, as one that breaks later."""
     with pytest.raises(ClusterUnreachableError, match="does not answer any more"), code_allowed():
         raise CommClosedError("connection reset by peer")
+    with pytest.raises(ClusterUnreachableError, match="any more: it closed the connection"), code_allowed():
+        raise CommClosedError

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+import numba
 import numpy as np
 import pytest
 
 from dsgd.ledger import COMPUTE, CONTROL_OPS, ENCODE, WAIT, WIRE, Ledger, RankLedger
+from gangs import raise_first, run_ranks
 
 
 class FakeClock:
@@ -217,3 +221,22 @@ def test_a_summary_ends_with_advice(compute: float, communication: float, rounds
     assert advice.startswith("advice: " + said) if said else not advice
     assert Ledger(ranks, 5.0).summary().endswith(advice)
     assert not Ledger(ranks[:1], 5.0).advice()
+
+
+def test_compiling_in_a_round_is_no_work() -> None:
+    """What a rank compiles in a round, or waits for while another thread compiles it, is charged to no phase."""
+    double = numba.njit(lambda values: np.sort(2.0 * values))
+
+    def program(ledger: RankLedger) -> float:
+        begin = time.perf_counter()
+        ledger.begin_round("sync")
+        start = ledger.clock()
+        double(np.zeros(3))
+        ledger.charge(COMPUTE, ledger.clock() - start)
+        ledger.end_round()
+        return time.perf_counter() - begin
+
+    ledgers = [RankLedger(number) for number in range(2)]
+    seconds = raise_first(run_ranks([lambda ledger=ledger: program(ledger) for ledger in ledgers]))
+    for ledger, taken_s in zip(ledgers, seconds, strict=True):
+        assert 0.0 <= ledger.totals()["compute_s"] < 0.2 * taken_s

@@ -21,6 +21,7 @@ from dsgd.errors import DsgdError, InvalidDataError, InvalidParameterError, Miss
 from dsgd.named import installed
 from dsgd.sim import SimulatedCluster
 from dsgd.study.comparison import Comparison
+from dsgd.study.comparison.result import curves_figure
 from dsgd.study.comparison.runs import Problem
 from dsgd.sync import SGP, LocalSGD
 from gang_cluster import start_cluster
@@ -195,6 +196,35 @@ def test_the_same_period_is_given_to_all_that_have_one(rows: tuple[np.ndarray, n
     assert "every=50" in syncs["easgd:every=7"]
     assert syncs["one-shot"] == "OneShotAveraging()"
     assert "batch=16" in syncs["minibatch:16"]
+
+
+def test_every_two_methods_can_be_compared(found: Comparison) -> None:
+    """By default each pair is, else all with one, with the same figures; their objectives have an interval, too."""
+    pairs = {tuple(row[:2]): tuple(row) for row in found.versus().rows}
+    assert len(pairs) == len(METHODS) * (len(METHODS) - 1) // 2
+    beside = found.versus("local")
+    assert [tuple(row[:2]) for row in beside.rows] == [("local", name) for name in METHODS if name != "local"]
+    assert all(tuple(row) == pairs[row[0], row[1]] for row in beside.rows)
+    assert all("x" in row[beside.columns.index("objective")] for row in beside.rows)
+    with pytest.raises(InvalidParameterError, match="one of local, top-k"):
+        found.versus("nobody")
+
+
+def test_curves_that_end_far_above_the_target_are_drawn(found: Comparison) -> None:
+    """However low the target, each method is seen to its end."""
+    ends = [cell.median("objective") for cell in found.cells.values()]
+    low = replace(found, given_target=min(ends) / 20)
+    for panel in curves_figure(low.gang, 0.0).panels:
+        assert panel.y.high is not None
+        assert panel.y.high > max(ends)
+
+
+def test_a_table_is_one_of_a_paper(found: Comparison) -> None:
+    """As LaTeX a table has its cells in order, and signs that mean something there are escaped."""
+    table, end = found.table(), " \\\\"
+    lines = [line.split(" & ") for line in table.to_latex().splitlines() if line.endswith(end)]
+    assert [len(line) for line in lines] == [len(table.columns)] * (1 + len(table.rows))
+    assert "%" not in table.to_latex().replace("\\%", "")
 
 
 def test_what_learns_nothing_or_diverges_claims_nothing(rows: tuple[np.ndarray, np.ndarray]) -> None:

@@ -124,7 +124,7 @@ class InprocMailbox(AbstractMailbox):
         self._check_peer(source)
         dtype = check_array(out)
         ledger, clock, box = self.ledger, self.ledger.clock, self._box
-        start = clock()
+        start = self._since()
         messages = box.messages[source]
         deadline = time.monotonic() + self.deadline_s
         with box.changed:
@@ -254,7 +254,7 @@ class LinkMailbox(AbstractMailbox):
         _, link = self._mesh.announce(None, None, source, out, op)
         assert link is not None  # announce returns one for each array
         ledger = self.ledger
-        start = arrived_at = ledger.clock()
+        start, arrived_at = self._since(), ledger.clock()
         got, payload = 0, as_bytes(out)
         total = HEADER_BYTES + payload.nbytes
         last = time.monotonic()

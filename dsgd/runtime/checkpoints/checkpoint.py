@@ -436,16 +436,18 @@ class SnapshotKeeper:
     Cost: one copy of the model and a few dozen bytes per rank each time; nothing where no keeper was given. Source:
     Horovod's elastic mode (commit, and broadcast from the lowest surviving rank).
 
-    Used by the thread of the rank and by that of the worker's event loop: both attributes are replaced, never changed.
+    Used by the thread of the rank and by that of the worker's event loop: attributes are replaced, never changed.
+
+    - `every_s`: seconds from one copy to the next.
     """
 
-    def __init__(self, latest: Snapshot | None = None) -> None:
-        self.latest = latest
+    def __init__(self, latest: Snapshot | None = None, every_s: float = 0.5) -> None:
+        self.latest, self.every_s = latest, every_s
         self.pause_requested = False
 
     def next(self) -> SnapshotKeeper:
         """Return a keeper for the next gang, with the same snapshot."""
-        return SnapshotKeeper(self.latest)
+        return SnapshotKeeper(self.latest, self.every_s)
 
 
 def find_newest(group: Group, mine: Snapshot | None) -> int | None:

@@ -291,9 +291,9 @@ def guarded(client: Client, function: Callable[..., Coroutine[Any, Any, T]], *ar
     try:
         return call.result(timeout_s)
     except (OSError, TimeoutError) as error:
-        raise ClusterUnreachableError(
-            f"the scheduler of {client!r} does not answer any more: {error or type(error).__name__}."
-        ) from error
+        # Errors of a lost connection and of a deadline mostly say nothing.
+        cause = str(error) or (f"nothing for {timeout_s:g} s" if isinstance(error, TimeoutError) else "it is not there")
+        raise ClusterUnreachableError(f"the scheduler of {client!r} does not answer any more: {cause}.") from error
     finally:
         call.cancel()
 

@@ -99,7 +99,8 @@ def code_allowed() -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(error, CommClosedError):
-            raise ClusterUnreachableError(f"the scheduler does not answer any more: {error}.") from error
+            cause = str(error) or "it closed the connection"
+            raise ClusterUnreachableError(f"the scheduler does not answer any more: {cause}.") from error
         blocked = blocked_call(error)
         if blocked is None:
             raise
@@ -342,7 +343,7 @@ class Cluster:
         except (CancelledError, asyncio.CancelledError) as error:
             if self.client.status != "running":
                 raise ClusterUnreachableError(
-                    f"the scheduler of {self.client!r} does not answer any more: {error}"
+                    f"the scheduler of {self.client!r} does not answer any more: the client is {self.client.status}."
                 ) from error
             raise ClusterError(
                 f"the cluster gave up {doing} ({error}): it was restarted, or a user or another program cancelled it. "
@@ -358,7 +359,10 @@ class Cluster:
         try:
             return self.wait(call, "asking the scheduler")
         except TimeoutError as error:
-            raise ClusterUnreachableError(f"the scheduler of {self.client!r} does not answer any more.") from error
+            raise ClusterUnreachableError(
+                f"the scheduler of {self.client!r} does not answer any more: nothing for "
+                f"{self.limits.seconds('scheduler'):g} s."
+            ) from error
 
 
 async def _outcome(make: Callable[[], Awaitable[T]]) -> tuple[Any, BaseException | None]:

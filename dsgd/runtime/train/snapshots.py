@@ -46,7 +46,6 @@ N_WISHES: Final = 4
 _COPY, _WRITE, _STRIDE, _PAUSE = range(N_WISHES)
 
 _LOOK_S: Final = 0.25
-_COPY_S: Final = 0.5
 
 
 class SnapshotSchedule:
@@ -202,7 +201,7 @@ class SnapshotSchedule:
         wishes[_PAUSE] = self._keeper is not None and self._keeper.pause_requested
         if self._rank.number == 0:
             now = self._clock()
-            wishes[_COPY] = self._keeper is not None and now - self._copied >= _COPY_S
+            wishes[_COPY] = self._keeper is not None and now - self._copied >= self._keeper.every_s
             wishes[_WRITE] = self._writer is not None and self._writer.is_due
             wishes[_STRIDE] = self._stride
         return wishes

@@ -12,11 +12,12 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from dsgd import report
-from dsgd.errors import DsgdError
+from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.report.figures import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT, texts_at
 from dsgd.study.comparison.runs import FAMILIES, SEQUENTIAL
 from dsgd.study.frame.report import data_table, joined, line_of
@@ -229,25 +230,34 @@ def strategy_answer(gang: StrategyGang, excess: float) -> str:
     )
 
 
-def versus_table(gang: StrategyGang, *, excess: float, busy: bool = False) -> report.Table:
-    """Return how each strategy compares with the first, with 95 % intervals over the seeds that both have."""
-    first, *others = gang.cells
-    rows = [_versus(gang, first, cell, excess, busy=busy) for cell in others]
+def versus_table(gang: StrategyGang, *, excess: float, beside: str | None = None, busy: bool = False) -> report.Table:
+    """Return how strategies compare with one, or all with each other, with 95 % intervals over the seeds of both."""
+    pairs = list(combinations(gang.cells, 2))
+    if beside is not None:
+        [first] = (cell for cell in gang.cells if cell.name == beside)
+        pairs = [(first, cell) for cell in gang.cells if cell is not first]
+    rows = [(first.name, *_versus(gang, first, cell, excess, busy=busy)) for first, cell in pairs]
     note = (
         "95 % intervals over the seeds, pair by pair; an interval that crosses equality is undecided. Seconds and "
-        f"bytes are those to the target, of {first.name} over those of the other: more than 1x is less of it."
+        "bytes to the target, and the final objective, are those of the former over those of the latter: more than 1x "
+        "is less of it. Accuracy is that of the latter less that of the former."
     )
     if busy:
         note += " The machine was busy with other work, so its seconds decide nothing."
-    columns = (f"beside {first.name}", "seconds", "verdict", "bytes", "verdict", "accuracy", "verdict")
-    return report.Table(f"Beside {first.name}", columns, rows, note, n_text=7)
+    columns = (
+        "of",
+        "beside",
+        *(name for one in ("seconds", "bytes", "objective", "accuracy") for name in (one, "verdict")),
+    )
+    title = "Method by method" if beside is None else f"Beside {beside}"
+    return report.Table(title, columns, rows, note, n_text=len(columns))
 
 
 def _versus(
     gang: StrategyGang, first: StrategyCell, cell: StrategyCell, excess: float, *, busy: bool
 ) -> tuple[str, ...]:
     if not (first.may_claim and cell.may_claim):
-        return (cell.name, *("-", "no claim") * 3)
+        return (cell.name, *("-", "no claim") * 4)
     said = [cell.name]
     points = [one.reached_by_seed(gang.target(excess)) for one in (first, cell)]
     for name, words in (("seconds", ("later", "sooner")), ("bytes_sent", ("more", "fewer"))):
@@ -261,6 +271,7 @@ def _versus(
         said += ["-", missed[0]] if missed else _said(found, as_times, 1.0, words)
         if busy and name == "seconds" and found is not None:
             said[-1] = "undecided"
+    said += _said(first.over(cell, "objective"), as_times, 1.0, ("higher", "lower"))
     change = cell.minus(first, "test_accuracy")
     return (*said, *_said(change, as_points, 0.0, ("worse", "better")))
 
@@ -312,7 +323,7 @@ _AGAINST: Final = (
     ("seconds", "Seconds", report.Axis("time", "log", "s")),
 )
 
-# What early points are allowed to take of the height, over the target.
+# What early points are allowed to take of the height, over the target; a method that ends higher is seen to its end.
 _HIGHEST: Final = 2.5
 
 
@@ -330,11 +341,13 @@ def curves_figure(gang: StrategyGang, excess: float) -> report.Figure:
         ]
         marks.append(report.Level(gang.target(excess), "target", ORANGE))
         values = [value for mark in marks for value in mark.values("y")]
-        low, high = min(values), min(max(values), _HIGHEST * gang.target(excess))
-        room = 0.05 * (high - low)
-        panels.append(
-            report.Panel(title, x, report.Axis("training objective", low=low - room, high=high + room), marks)
-        )
+        ends = [cell.median("objective") for cell in gang.cells if cell.rows]
+        highest = _HIGHEST * gang.target(excess)
+        low, high = min(values), min(max(values), max([highest, *(1.1 * end for end in ends)]))
+        axis = report.Axis("training objective", low=low - 0.05 * (high - low), high=high + 0.05 * (high - low))
+        if high > highest and low > 0.0:
+            axis = report.Axis("training objective", "log", low=0.9 * low, high=1.1 * high)
+        panels.append(report.Panel(title, x, axis, marks))
     return report.Figure("curves", f"Learning curves: {gang.name}", _CURVES, panels, columns=2, height=330, share="y")
 
 
@@ -433,9 +446,22 @@ class Comparison:
         """Return a row per method: seconds, bytes and epochs to the target, accuracy, objective; medians over seeds."""
         return strategy_table(self.gang, excess=self.target_excess)
 
-    def versus(self) -> report.Table:
-        """Return how each method compares with the first, with 95 % intervals over the seeds, and what they decide."""
-        return versus_table(self.gang, excess=self.target_excess, busy=were_busy(self.rows))
+    def versus(self, beside: str | None = None) -> report.Table:
+        """Return how methods compare, with 95 % intervals over the seeds, and what these decide.
+
+        Parameters
+        ----------
+        beside : str, optional
+            The method that all others are compared with; by default every two are compared.
+
+        Raises
+        ------
+        InvalidParameterError
+            There is no such method.
+        """
+        if beside is not None and beside not in self.cells:
+            raise InvalidParameterError(f"versus(beside=...) must be one of {', '.join(self.cells)}. Got {beside!r}.")
+        return versus_table(self.gang, excess=self.target_excess, beside=beside, busy=were_busy(self.rows))
 
     def __str__(self) -> str:
         """Return the tables and the answer as text."""
@@ -539,4 +565,5 @@ class Comparison:
         return self.page().write(path)
 
     def _tables(self) -> list[report.Table]:
-        return [self.table(), *([self.versus()] if len(self.gang.cells) > 1 else [])]
+        # All pairs of many methods would be a long page.
+        return [self.table(), *([self.versus(self.gang.cells[0].name)] if len(self.gang.cells) > 1 else [])]

@@ -49,9 +49,15 @@ def doubts(rows: Sequence[Row], own: Iterable[str] = (), *, asked: int = 0) -> l
 
 
 def tally(claims: Sequence[Claim]) -> str:
-    """Return how many of the claims hold or are exceeded, of those that could be judged, as ``3 of 4``."""
+    """Return how many of the claims hold or are exceeded, of those that could be judged, as ``3 of 4``; or ``none``."""
     judged = [claim for claim in claims if claim.holds is not None]
-    return f"{sum(bool(claim.holds) or claim.exceeds for claim in judged)} of {len(judged)}"
+    return f"{sum(bool(claim.holds) or claim.exceeds for claim in judged)} of {len(judged)}" if judged else "none"
+
+
+def tally_sentence(claims: Sequence[Claim], noun: str) -> str:
+    """Return `tally` in a sentence."""
+    found = tally(claims)
+    return f"Of the {noun} none could be judged here." if found == "none" else f"{found} {noun} hold here."
 
 
 def where(network: str | None) -> str:

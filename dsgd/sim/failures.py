@@ -1,0 +1,145 @@
+"""Machines that stop during a simulated training: when, and what that costs.
+
+Problem: a long training loses machines, and how often it keeps its state and what it does then decide how much of the
+time of the others counts.
+
+Method: failures of a machine are a Poisson process, drawn for each machine by itself, or come from a trace. They strike
+at their time, whatever ranks do then; ranks stop together, and those of the next gang go on from the newest state that
+a survivor holds, as on workers (`dsgd.runtime.Gang`). Equal seeds give equal failures under every policy.
+
+Source: Young 1974 and Daly 2006 (intervals of checkpoints and the time that is lost).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsgd.errors import InvalidParameterError
+from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
+from dsgd.sim.network import draw_uniform
+from dsgd.validation import Checked, check_number, number
+
+#: After so many failures in a row before the first new copy of a state no training gets on.
+MOST_IN_VAIN: Final = 100
+# Failures are drawn apart from stragglers, whose seed is the same.
+_STREAM: Final = 1 << 32
+
+
+@dataclass(frozen=True)
+class Failures(Checked):
+    """When machines stop, and what it takes to go on without them.
+
+    Parameters
+    ----------
+    rate : float, default 0
+        Failures of a machine per hour, at random.
+    trace : sequence of (float, int), default empty
+        Further failures: the virtual second, and the machine, which is the rank at the start.
+    restart_s : float, default 10
+        Seconds from a failure until ranks go on: it is noticed, a machine takes the place of the lost one where the
+        policy is to restart, and ranks are connected.
+    every_s : float, default 0.5
+        Seconds of training from one copy of the state to the next; workers take them as often.
+
+    Raises
+    ------
+    InvalidParameterError
+        A number is negative, or an entry of `trace` is no time and machine.
+
+    Examples
+    --------
+    >>> from dsgd.sim import Failures, SimulatedCluster
+    >>> flaky = SimulatedCluster(8, failures=Failures(rate=2.0, restart_s=30.0), on_failure="restart")
+    """
+
+    rate: float = number(0.0, low=0)
+    trace: Sequence[tuple[float, int]] = ()
+    restart_s: float = number(10.0, low=0)
+    every_s: float = number(0.5, low=0)
+
+    def __post_init__(self) -> None:
+        """Refuse a trace that is none."""
+        super().__post_init__()
+        for entry in self.trace:
+            if len(entry) != 2:
+                raise InvalidParameterError(f"Failures(trace=...) has pairs of a second and a machine. Got {entry!r}.")
+            check_number("Failures(trace=...), a second", entry[0], low=0)
+            check_number("Failures(trace=...), a machine", entry[1], low=0, integer=True)
+
+    def first(self, seed: int, machines: Sequence[int], after: float) -> tuple[float, int]:
+        """Return the first failure of some machines after a time, and whose it is; at infinity if there is none."""
+        told = [(at, machine) for at, machine in self.trace if machine in machines and at > after]
+        drawn = [(next(at for at in self._drawn(seed, machine) if at > after), machine) for machine in machines]
+        return min([*told, *drawn])
+
+    def _drawn(self, seed: int, machine: int) -> Iterator[float]:
+        at, k = 0.0, 0
+        while self.rate > 0.0:
+            at -= 3600.0 / self.rate * math.log(draw_uniform(seed, _STREAM + machine, k))
+            k += 1
+            yield at
+        yield math.inf
+
+
+class History:
+    """The failures of one training so far, and what is left of its gang.
+
+    - `machines`, `keepers`: of each rank its machine, and what keeps its state.
+    - `began`, `stops`: when ranks go on, and the next failure: when and of which machine.
+    - `n_in_vain`: how many failures there were since a state was copied.
+    """
+
+    def __init__(self, failures: Failures, seed: int, machines: list[int]) -> None:
+        self._failures, self._seed, self._size = failures, seed, len(machines)
+        self.machines = machines
+        self.keepers = [SnapshotKeeper(every_s=failures.every_s) for _ in machines]
+        self.began, self.stops = 0.0, failures.first(seed, machines, 0.0)
+        self.events: list[dict[str, Any]] = []
+        self.n_in_vain = 0
+        self._lost: set[int] = set()
+        self._trained_s = self._counted_s = 0.0
+
+    def heed(self, policy: str, rows: Sequence[int | None]) -> int:
+        """Take in that a machine stopped; return the rank that it was."""
+        at, machine = self.stops
+        rank, kept_s = self.machines.index(machine), self._trained_s
+        self.keepers = [keeper.next() for keeper in self.keepers]
+        if policy == "shrink":
+            self._lost.add(machine)
+            del self.keepers[rank]
+        else:
+            self.keepers[rank] = SnapshotKeeper(every_s=self._failures.every_s)
+        copies = [keeper.latest for keeper in self.keepers if keeper.latest is not None]
+        # That of training that counts: what came after the copy is done again.
+        trained_s = max((float(copy.arrays["seconds"][0]) for copy in copies), default=0.0)
+        self._counted_s += len(self.machines) * (trained_s - kept_s)
+        self.n_in_vain = 0 if trained_s > kept_s else self.n_in_vain + 1
+        if policy == "shrink":
+            self.machines = [other for other in self.machines if other != machine]
+        known = [rows[other] for other in sorted(self._lost)]
+        self.events.append(
+            {
+                "kind": "lost",
+                "rank": rank,
+                "worker": f"simulated rank {rank}",
+                "host": f"machine {machine}",
+                "policy": policy,
+                "ranks": len(self.machines),
+                "blocks_lost": sorted(self._lost),
+                "rows_lost": None if None in known else sum(number for number in known if number is not None),
+                "seconds": self._failures.restart_s,
+                "at_s": at,
+                "undone_s": max(at - self.began, 0.0) - (trained_s - kept_s),
+            }
+        )
+        self._trained_s, self.began = trained_s, at + self._failures.restart_s
+        self.stops = self._failures.first(self._seed, self.machines, at) if self.machines else (math.inf, -1)
+        return rank
+
+    def goodput(self, elapsed_s: float) -> float:
+        """Return the share of the seconds of all machines, at the end, that went into training that counts."""
+        counted = self._counted_s + len(self.machines) * (elapsed_s - self.began)
+        return counted / (self._size * elapsed_s) if elapsed_s > 0.0 else 1.0
