@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SlowRank,
     )
     from dsgd.sim.prediction import Prediction, predict
+    from dsgd.sim.what_if import RunRecord, Sweep, WhatIf
 
 __all__ = [
     "NETWORKS",
@@ -38,9 +39,12 @@ __all__ = [
     "NoStragglers",
     "Prediction",
     "RowCost",
+    "RunRecord",
     "SavedCosts",
     "SimulatedCluster",
     "SlowRank",
+    "Sweep",
+    "WhatIf",
     "Workload",
     "calibrate",
     "known_costs",
@@ -58,6 +62,7 @@ __getattr__ = loaded_on_use(
         ".measure": "SavedCosts known_costs measure_costs open_costs",
         ".network": "NETWORKS AbstractStragglers Compute Exponential HeavyTail Network NoStragglers SlowRank",
         ".prediction": "Prediction predict",
+        ".what_if": "RunRecord Sweep WhatIf",
         "dsgd.collectives.cost": "Link",
     },
 )
