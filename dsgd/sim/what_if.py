@@ -440,7 +440,9 @@ class RunRecord:
         if self._course(Exchanges(machine(compute), self.itemsize, "auto"), was).work_s > work_s:
             compute = replace(compute, param_s=0.0)
         left_s = work_s - self._course(Exchanges(machine(compute), self.itemsize, "auto"), was).work_s
-        loop_s = min(self._python_s(was.strategy, not by_latency, together=self.fuses), 0.9 * max(0.0, left_s))
+        loop_s, most_s = self._python_s(was.strategy, not by_latency, together=self.fuses), 0.9 * max(0.0, left_s)
+        # Of the work of a short round, the one machine takes nearly all for the loop around it.
+        loop_s = most_s if not by_latency and left_s < 2.0 * loop_s else min(loop_s, most_s)
         compute = replace(compute, row_s=max(0.0, left_s - loop_s) / rows)
         whole_s = self.round_s - loop_s
         wanted_s = whole_s if by_latency else min(whole_s, round_s(compute) + self.exchange_s)
