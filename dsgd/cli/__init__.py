@@ -23,6 +23,7 @@ from dsgd.cli import (
     simulate,
     study,
     tune,
+    what_if,
 )
 
 __all__ = ["app"]
@@ -64,6 +65,7 @@ app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("calibrate", epilog=machine.CALIBRATE_EXAMPLES)(machine.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
+app.command("what-if", epilog=what_if.EXAMPLES)(what_if.what_if)
 app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
 app.command("info", epilog=machine.INFO_EXAMPLES)(machine.info)
 app.command("warm", epilog=machine.WARM_EXAMPLES)(machine.warm)

@@ -123,6 +123,8 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
         return pack(coef, intercept, sparse=by_column, dtype=dtype)
 
     k, estimator._absent = objective.n_outputs, start.absent
+    n_rows = max(1, sum(s.rows for s in summaries))
+    estimator._entries = (sum(s.nnz for s in summaries) / n_rows if sparse else float(d)), d
     coef = initial(start.coef, (k, width), "coef_init", dtype)
     intercept = initial(start.intercept, (k,), "intercept_init", dtype)
     steps = optimizer_of(estimator, objective, seed)

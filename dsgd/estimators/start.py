@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -42,11 +43,13 @@ from dsgd.inputs.blocks import Block, nbytes_of
 from dsgd.inputs.callbacks import History
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows, check_any_weight, check_sample_weight
+from dsgd.inputs.shared import is_simulated
 from dsgd.inputs.validation import refuse_idle, take_best
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.scaled import PENALTIES
 from dsgd.kernels.state import COUNTERS
+from dsgd.ledger import Ledger
 from dsgd.local import SGD, AbstractReduction, AbstractRule, CustomLoss, Objective
 from dsgd.local.features import RandomMap
 from dsgd.local.objective import loss_row, pack, unpack
@@ -407,6 +410,7 @@ def take_in(estimator: Any, gang: GangResult, *, sparse: bool, elapsed_s: float)
     given = estimator._random_map
     d, sparse = (given.n_components, False) if given is not None else (estimator._width, sparse)
     k = len(result.params) // (d + 1)
+    entries, width = vars(estimator).pop("_entries")
     coef, intercept = unpack(result.params, d, k, sparse=sparse)
     estimator._n_averaged, estimator._left = result.n_averaged, result.left
     for name in (*BESIDE, *OF_RANKS):
@@ -439,10 +443,36 @@ def take_in(estimator: Any, gang: GangResult, *, sparse: bool, elapsed_s: float)
         ],
         rows_lost=max((event["rows_lost"] for event in gang.recoveries), default=0),
     )
+    client = estimator._deployment.client
+    record = partial(
+        _record,
+        strategy=resolve(estimator.sync),
+        rows=tuple(int(stat["rows"] or 0) for stat in gang.stats),
+        entries=entries * k if given is None else (entries + k) * d,
+        density=entries / width,
+        n_params=len(result.params),
+        itemsize=result.params.itemsize,
+        seconds=min(result.history[-1].seconds if result.history else elapsed_s, elapsed_s),
+        cluster=client if is_simulated(client) else None,
+        threads=max(estimator.fit_report_["ranks_per_worker"]) if gang.ledger.workers else len(gang.stats),
+        fuses=len(gang.stats) <= count_cores() and all(stat["transport"] in _IN_MEMORY for stat in gang.stats),
+    )
+    estimator.ledger_ = replace(estimator.ledger_, record=record)
     if result.note:
         warn_user(result.note, RuntimeWarning)
     if result.divergence is not None and result.divergence.is_useless:
         _warn_of_divergence(estimator, result.divergence)
+
+
+# Transports of ranks that see each other's memory.
+_IN_MEMORY: Final = ("inproc", "shm", "spin")
+
+
+def _record(ledger: Ledger, **known: Any) -> Any:
+    """Return what is recorded of a run; what it is made of is loaded when it is asked for."""
+    from dsgd.sim import RunRecord
+
+    return RunRecord.of(ledger, **known)
 
 
 def _warn_of_divergence(estimator: Any, found: Divergence) -> None:

@@ -202,7 +202,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
     ledger_: Any = _LeftOut()
 
     #: Fitted attributes that describe the training and are not sent with a model that predicts elsewhere.
-    _of_training: ClassVar[tuple[str, ...]] = ("ledger_", "_ledger_is_elsewhere", "fit_report_")
+    _of_training: ClassVar[tuple[str, ...]] = ("ledger_", "_ledger_is_elsewhere", "fit_report_", "run_")
 
     #: Advice for rows that exceed the memory of the workers.
     _if_too_large: ClassVar[str] = MemoryDemand.advice
@@ -295,6 +295,11 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         """Return the number of epochs that scikit-learn's callbacks see as tasks; 0 if training has none."""
         return 0
 
+    def _recorded(self) -> dict[str, Any]:
+        """Return the record of the run, where there is a ledger that makes one."""
+        ledger = vars(self).get("ledger_")
+        return {} if ledger is None or ledger.record is None else {"run_": ledger.record(ledger)}
+
     # -- training ------------------------------------------------------------------------------------------------
 
     @property
@@ -332,6 +337,7 @@ class AbstractClusterEstimator(SavingMixin, BaseEstimator):
         """Set the report of a fit on its gang and its stages, with further entries of an estimator."""
         stages = [*recorded("client"), *gang.stages]
         self.ledger_ = replace(gang.ledger, stages=stages)
+        self.__dict__.pop("run_", None)  # of an earlier fit, in a model that was loaded
         told = [{"stage": s.name, "where": s.where, "seconds": s.seconds, "bytes": s.nbytes} for s in stages]
         self.fit_report_: dict[str, Any] = {**gang.report, "stages": told, **more}
 

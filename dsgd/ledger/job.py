@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from dsgd.errors import MissingPackageError
+from dsgd.errors import InvalidParameterError, MissingPackageError
 from dsgd.ledger.rank import PHASES, RECORD_DTYPE, SENT, RankRecords
 from dsgd.stages import Stage
 
@@ -36,6 +39,8 @@ class Ledger:
         The worker of each rank if ranks run on workers; each of several threads of a worker is a rank.
     stages : sequence of Stage
         The time and bytes of the whole fit, in the caller's process and on the workers; see `dsgd.stages`.
+    record : callable or None
+        Makes the `dsgd.sim.RunRecord` of this ledger, which `what_if` asks; None of what is not trained by SGD.
 
     Examples
     --------
@@ -49,6 +54,7 @@ class Ledger:
     elapsed_s: float = field(default=0.0)
     workers: Sequence[str] = ()
     stages: Sequence[Stage] = ()
+    record: Callable[[Ledger], Any] | None = field(default=None, repr=False, compare=False)
 
     def totals(self) -> dict[str, float]:
         """Return the sums over ranks.
@@ -96,6 +102,127 @@ class Ledger:
         columns = ["rank", *(RECORD_DTYPE.names or ())]
         return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
+    def what_if(self, **changes: Any) -> Any:
+        """Return what the run would have taken with other settings.
+
+        Its rounds are played again, with the seconds of work that were recorded; see `dsgd.sim.what_if`. Rows are dealt
+        anew to other ranks, each with a core as fast as those of the run. How well the model would have been is another
+        question.
+
+        Parameters
+        ----------
+        network : Network or str
+            Another network, by itself or by its name: ``"1GbE"``, ``"WAN"``, ...
+        ranks : int
+            How many ranks.
+        every : int
+            Rows of a rank between two exchanges.
+        compressor : AbstractCompressor or str
+            How vectors are encoded, such as ``"topk:0.01"``.
+        stragglers : AbstractStragglers or str
+            How the work of ranks varies; in a real run, beside what was recorded.
+        sync : object
+            Another strategy, as estimators take it.
+
+        Returns
+        -------
+        dsgd.sim.WhatIf
+            Seconds with an interval, by phase, bytes, and what this rests on. ``print`` shows it as a text.
+
+        Raises
+        ------
+        InvalidParameterError
+            The model was not trained by SGD; or a parameter is out of range, or does not go with the strategy.
+        """
+        return self._recorded("what_if").what_if(**changes)
+
+    def sweep(self, every: Sequence[int], **changes: Any) -> Any:
+        """Return what the run would have taken with each of several periods.
+
+        Parameters
+        ----------
+        every : sequence of int
+            Periods: rows of a rank between two exchanges.
+        **changes
+            What else would have been different; see `what_if`.
+
+        Returns
+        -------
+        dsgd.sim.Sweep
+            A `dsgd.sim.WhatIf` for each, and the ``knee``. ``print`` shows a table.
+
+        Raises
+        ------
+        InvalidParameterError
+            As for `what_if`.
+        """
+        return self._recorded("sweep").sweep(every, **changes)
+
+    def diff(self, other: Ledger) -> str:
+        """Return a text table of where seconds and bytes went in this run and in another, and what differs.
+
+        Parameters
+        ----------
+        other : Ledger
+            That of another run. Of each phase there is the mean over the ranks of a run.
+        """
+        head = f"{'':>10} {'this run':>12} {'the other':>12} {'difference':>12} {'ratio':>8}"
+        lines, both = [head, "-" * len(head)], (self, other)
+
+        def add(name: str, this: float, that: float, unit: str = "s") -> None:
+            ratio = f"{that / this:>7.2f}x" if this > 0 else f"{'-':>8}"
+            lines.append(f"{name:>10} {this:>10.4g} {unit} {that:>10.4g} {unit} {that - this:>+10.4g} {unit} {ratio}")
+
+        sums = [run.totals() for run in both]
+        for phase in PHASES:
+            add(phase, *(sums[k][f"{phase}_s"] / max(1, len(run.ranks)) for k, run in enumerate(both)))
+        add("elapsed", self.elapsed_s, other.elapsed_s)
+        add("sent", *(total["bytes_sent"] / 1e6 for total in sums), "M")
+        add("rounds", *(total["rounds"] for total in sums), " ")
+        return "\n".join(
+            [*lines, f"seconds in the mean over ranks, {len(self.ranks)} and {len(other.ranks)}; sent in MB"]
+        )
+
+    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
+        """Write the kept records as a timeline, which ui.perfetto.dev and chrome://tracing open.
+
+        Each rank has a track, on which the phases of its rounds follow each other, and a counter of the bytes it has
+        sent. Records have no times of day: every rank begins at zero, and what was not kept is left out.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file of trace events, JSON.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        events: list[dict[str, Any]] = []
+        for one in self.ranks:
+            track, at_us, sent = {"pid": 0, "tid": one.rank}, 0.0, 0
+            events.append({"ph": "M", "name": "thread_name", **track, "args": {"name": f"rank {one.rank}"}})
+            for record in one.records:
+                about = {"round": int(record["round"]), "op": str(record["op"])}
+                for phase in PHASES:
+                    spent_us = 1e6 * float(record[f"{phase}_s"])
+                    if spent_us > 0.0:
+                        events.append({"ph": "X", "name": phase, **track, "ts": at_us, "dur": spent_us, "args": about})
+                        at_us += spent_us
+                sent += int(record["bytes_sent"])
+                name = f"bytes sent by rank {one.rank}"
+                events.append({"ph": "C", "name": name, "pid": 0, "ts": at_us, "args": {"bytes": sent}})
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+
+    def _recorded(self, method: str) -> Any:
+        if self.record is None:
+            raise InvalidParameterError(
+                f"Ledger.{method}() plays rounds of SGD, and this ledger knows of none: it is there after a fit of "
+                "SGDClassifier and SGDRegressor."
+            )
+        return self.record(self)
+
     def summary(self) -> str:
         """Return a text table: a line per rank, the total, the shares of communication and control, and workers.
 
@@ -137,6 +264,9 @@ class Ledger:
             return (
                 f"advice: one rank would take about {alone:.3g} s for the steps of all, and these took {longest:.3g} s."
             )
+        if self.record is not None:
+            told: str = self.record(self).advice(_CLEARLY)
+            return told
         share = sum(totals[f"{phase}_s"] for phase in ("encode", "wire", "wait")) / sum(spent)
         n_epochs = max(len(r.epochs) for r in self.ranks)
         if share <= _MUCH or totals["rounds"] <= n_epochs:

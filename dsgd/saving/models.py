@@ -46,7 +46,8 @@ class SavingMixin:
         The file has the parameters and all fitted attributes. Predictions of the loaded model are the same, bit for
         bit, and ``partial_fit`` continues as it would have. Left out are the cluster and the folders of checkpoints
         (of a `dsgd.Gang` its ``client``, ``workers``, ``checkpoint`` and ``resume_from``), callbacks, metadata
-        requests, the ledger, and reports that are not plain data.
+        requests, the ledger, and reports that are not plain data. Of the ledger there is what ``what_if`` needs, a
+        `dsgd.sim.RunRecord`: the loaded model has it as ``run_``.
 
         Parameters
         ----------
@@ -64,6 +65,10 @@ class SavingMixin:
         """
         folder, name = _place(path)
         folder.put(name, packed(self))
+
+    def _recorded(self) -> dict[str, Any]:
+        """Return attributes that a file has beside the state, and the model has not: all of the training."""
+        return {}
 
     def _complete(self) -> None:
         """Make attributes that files leave out; called when all others are there."""
@@ -185,7 +190,7 @@ def _write_estimator(model: Any, to: Writer) -> list[Any]:
         parameter: _written(to, f"{name}({parameter}=...)", parameter, value) for parameter, value in given.items()
     }
     attributes = {}
-    for attribute, value in model.__getstate__().items():
+    for attribute, value in {**model.__getstate__(), **model._recorded()}.items():
         if attribute in given or attribute in own._left_out:
             continue
         try:

@@ -81,6 +81,8 @@ _RECORDS: Final = {
     "dsgd.comm.topology": ("AbstractTopology",),
     "dsgd.local": ("AbstractRule", "AbstractReduction", "AbstractCycle", "Importance"),
     "dsgd.local.features": ("RandomMap",),
+    "dsgd.sim": ("RunRecord", "SimulatedCluster", "Network", "Compute", "AbstractStragglers", "Failures"),
+    "dsgd.collectives.cost": ("Link",),
     "dsgd.runtime": ("Gang", "Restart", "Shrink", "Timeouts"),
     "dsgd.svm": ("Elimination", "EliminationRecord"),
     "dsgd.preprocessing.layout": ("Layout", "Numbers", "OneHot"),

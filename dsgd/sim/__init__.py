@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SlowRank,
     )
     from dsgd.sim.prediction import Prediction, predict
+    from dsgd.sim.what_if import RunRecord, Sweep, WhatIf
 
 __all__ = [
     "NETWORKS",
@@ -38,9 +39,12 @@ __all__ = [
     "NoStragglers",
     "Prediction",
     "RowCost",
+    "RunRecord",
     "SavedCosts",
     "SimulatedCluster",
     "SlowRank",
+    "Sweep",
+    "WhatIf",
     "Workload",
     "calibrate",
     "known_costs",

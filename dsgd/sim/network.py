@@ -220,7 +220,7 @@ class Compute(Checked):
     source: str = "estimates for a core of a server"
     end_s: float = number(0.0, low=0)
 
-    def seconds(self, rows: int, entries: int, params: int) -> float:
+    def seconds(self, rows: float, entries: float, params: int) -> float:
         """Return the seconds of one call of a kernel; one that visits no rows only passes over parameters."""
         return (self.call_s if rows else 0.0) + rows * self.row_s + entries * self.entry_s + params * self.param_s
 

@@ -146,23 +146,31 @@ def predict(
     if cluster.failures is not None:
         raise InvalidParameterError("predict(cluster) knows of no failures: fit on the cluster, or leave them out.")
     exchanges = Exchanges(cluster, itemsize, algorithm)
-    course = _course_of(None if sync is None else resolve(sync), exchanges, n_params, rows, entries)
-    factors = _factors(stragglers_for(cluster.stragglers), cluster.seed, cluster.ranks, rounds)
+    course = course_of(None if sync is None else resolve(sync), exchanges, n_params, rows, entries)
+    factors = work_factors(stragglers_for(cluster.stragglers), cluster.seed, cluster.ranks, rounds)
+    return play(course, exchanges, factors, rounds, epochs)
+
+
+def play(course: Course, exchanges: Exchanges, factors: FloatMatrix, rounds: int, epochs: int) -> Prediction:
+    """Return what rounds take whose work is that of the course times these factors.
+
+    - `factors`, shape (size, n_drawn): of the first ranks and of some rounds, which stand for all.
+    """
     work_s, share = factors * course.work_s, rounds / factors.shape[1]
     compute_s = share * float(work_s.sum(axis=1).max())
     # A rank alone exchanges nothing.
-    seconds = share * course.seconds(work_s) if cluster.ranks > 1 else compute_s
+    seconds = share * course.seconds(work_s) if exchanges.size > 1 else compute_s
     sent = course.exchange.times(rounds) + course.at_epoch.times(epochs)
     if epochs:
         end_s = exchanges.tally(_N_SUMS, _N_OWN, _N_SUMS) + exchanges.compute.end_s + course.at_epoch.seconds
-        seconds += exchanges.tally(0, 1, cluster.ranks) + epochs * end_s + course.at_end.seconds
+        seconds += exchanges.tally(0, 1, exchanges.size) + epochs * end_s + course.at_end.seconds
         spent = np.maximum(share * work_s, course.wait_s).sum(axis=1)
         seconds -= min(epochs * course.hidden_s, float(spent.max() - np.median(spent)))
         sent += course.at_end
     return Prediction(seconds, compute_s, round(sent.n_bytes), round(sent.messages))
 
 
-class _Course(NamedTuple):
+class Course(NamedTuple):
     """How the rounds of ranks go: the work and the exchange of each, and the exchanges at the end of epochs and of all.
 
     `seconds` says when the last rank has ended rounds with given work, shape (size, n_rounds). Ranks that wait for
@@ -179,21 +187,21 @@ class _Course(NamedTuple):
     hidden_s: float = 0.0
 
 
-def _course_of(
-    strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: int, rows: int, entries: int
-) -> _Course:
+def course_of(
+    strategy: AbstractStrategy[Any] | None, exchanges: Exchanges, n: int, rows: float, entries: float
+) -> Course:
     """Return the course of the rounds of a strategy, or of rounds of sums if there is none."""
     work_s = _work_s(strategy, exchanges, n, rows, entries)
     if strategy is None or exchanges.size == 1:
         found = exchanges.sum_of(n)
-        return _Course(work_s, found, partial(_together_s, exchanges, found, exchanges.schedule_of_mean(n, None)))
+        return Course(work_s, found, partial(_together_s, exchanges, found, exchanges.schedule_of_mean(n, None)))
     if strategy.server is not None:
         return _served(strategy.server, exchanges, n, work_s)
     if strategy.shares_memory:
         # Before the first step ranks share the model, and count their columns.
         begin = 4 * n_levels(exchanges.size) * exchanges.message_s(0) + exchanges.sum_of(n, 8).seconds
         hidden_s = exchanges.message_s(_CONTROL_BYTES)
-        return _Course(work_s, Exchange(), partial(_apart_s, 0.0), at_end=Exchange(begin), hidden_s=hidden_s)
+        return Course(work_s, Exchange(), partial(_apart_s, 0.0), at_end=Exchange(begin), hidden_s=hidden_s)
     if strategy.talks == "by mailbox":
         sends_ahead = strategy.taxonomy is not None and strategy.taxonomy.pattern == "gossip"
         return (_delayed if sends_ahead else _in_pairs)(strategy, exchanges, n, work_s)
@@ -202,7 +210,7 @@ def _course_of(
     return _together(strategy, exchanges, n, work_s, rows)
 
 
-def _work_s(strategy: Any, exchanges: Exchanges, n: int, rows: int, entries: int) -> float:
+def _work_s(strategy: Any, exchanges: Exchanges, n: int, rows: float, entries: float) -> float:
     """Return the seconds of a rank's steps, or of its gradient and the step that follows."""
     compute = exchanges.compute
     work_s = compute.seconds(rows, entries, n)
@@ -211,14 +219,14 @@ def _work_s(strategy: Any, exchanges: Exchanges, n: int, rows: int, entries: int
     term = strategy.local_term
     if term is not None and term.stretch is not None:
         # Each stretch is a call of the kernel.
-        n_more = max(1, -(-rows // term.stretch)) - 1
+        n_more = max(1.0, math.ceil(rows / term.stretch)) - 1
         work_s += n_more * (compute.call_s + n * compute.param_s)
     if strategy.exchanges == "gradient" and not strategy.n_servers:
         work_s += compute.seconds(0, 0, n)
     return work_s
 
 
-def _together(strategy: Any, exchanges: Exchanges, n: int, work_s: float, rows: int) -> _Course:
+def _together(strategy: Any, exchanges: Exchanges, n: int, work_s: float, rows: float) -> Course:
     """Return the course of ranks that exchange in collectives."""
     compute, schedule, overlaps = exchanges.compute, None, False
     at_end = Exchange() if strategy.ends_equal or not strategy.collects else exchanges.sum_of(n)
@@ -229,7 +237,7 @@ def _together(strategy: Any, exchanges: Exchanges, n: int, work_s: float, rows: 
     elif strategy.seconds is not None:
         if strategy.seconds < math.inf:
             # Walks begin with one row and grow.
-            work_s += math.log(max(1, rows), MAX_GROWTH) * (compute.call_s + compute.param_s * n)
+            work_s += math.log(max(1.0, rows), MAX_GROWTH) * (compute.call_s + compute.param_s * n)
         work_s = min(work_s, strategy.seconds)
         found = exchanges.sum_of(n) + exchanges.sum_of(1, 8)
     else:
@@ -238,7 +246,7 @@ def _together(strategy: Any, exchanges: Exchanges, n: int, work_s: float, rows: 
         found = exchanges.mean_of(n, compressor)
         work_s += compute.seconds(0, 0, 1) * found.params
         schedule = None if overlaps else exchanges.schedule_of_mean(n, compressor)
-    return _Course(work_s, found, partial(_together_s, exchanges, found, schedule, overlaps=overlaps), at_end=at_end)
+    return Course(work_s, found, partial(_together_s, exchanges, found, schedule, overlaps=overlaps), at_end=at_end)
 
 
 def _together_s(
@@ -251,7 +259,7 @@ def _together_s(
     return float((np.maximum(slowest, exchange.seconds) if overlaps else slowest + exchange.seconds).sum())
 
 
-def _gossip(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> _Course:
+def _gossip(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> Course:
     """Return the course of ranks that exchange with the neighbours of a graph, and wait for them."""
     topology: AbstractTopology = getattr(strategy, "topology", Ring())
     compute, size, adds = exchanges.compute, exchanges.size, strategy.compressor is None
@@ -280,7 +288,7 @@ def _gossip(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> _Cour
         return max(ends + (share - 1.0) * talking, share * talking)
 
     found = Exchange(0.0, float(sent[0]), float(sent[1]))
-    return _Course(work_s, found, seconds, at_end=exchanges.sum_of(n_end))
+    return Course(work_s, found, seconds, at_end=exchanges.sum_of(n_end))
 
 
 def _degree(topology: AbstractTopology, size: int) -> float:
@@ -289,7 +297,7 @@ def _degree(topology: AbstractTopology, size: int) -> float:
     return sum(len(topology.out_peers(0, size, k)) for k in range(n_graphs)) / n_graphs
 
 
-def _delayed(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> _Course:
+def _delayed(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> Course:
     """Return the course of ranks that wait for what neighbours have sent some rounds before."""
     n_bytes, topology, delay = strategy.sent_values(n) * exchanges.itemsize, strategy.topology, strategy.delay
     played = min(exchanges.size, MOST_PLAYED)
@@ -319,10 +327,10 @@ def _delayed(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> _Cou
     # What was sent last occupies the port when ranks speak of the epoch.
     hidden_s = busy_s + exchanges.message_s(_CONTROL_BYTES)
     end = exchanges.sum_of(strategy.sent_values(n))
-    return _Course(work_s, sent, seconds, at_epoch=Exchange(busy_s), at_end=end, hidden_s=hidden_s)
+    return Course(work_s, sent, seconds, at_epoch=Exchange(busy_s), at_end=end, hidden_s=hidden_s)
 
 
-def _served(strategy: AbstractServerStrategy[Any], exchanges: Exchanges, n: int, work_s: float) -> _Course:
+def _served(strategy: AbstractServerStrategy[Any], exchanges: Exchanges, n: int, work_s: float) -> Course:
     """Return the course of ranks that exchange with a server."""
     size, n_bytes, every = exchanges.size, message_bytes(n, exchanges.itemsize), strategy.fetch_every
     busy_s, latency_s = exchanges.busy_s(n_bytes - HEADER_BYTES), exchanges.link.latency_s
@@ -347,10 +355,10 @@ def _served(strategy: AbstractServerStrategy[Any], exchanges: Exchanges, n: int,
     answers = 1.0 / every
     sent = Exchange(0.0, size * (1.0 + answers) * n_bytes, size * (1.0 + answers))
     if strategy.collects:
-        return _Course(work_s, sent, seconds, at_end=exchanges.sum_of(n))
+        return Course(work_s, sent, seconds, at_end=exchanges.sum_of(n))
     # All workers say that they are there, and all get the model.
     meeting = Exchange(2 * latency_s + 2 * size * busy_s, 2.0 * size * n_bytes, 2.0 * size)
-    return _Course(work_s, sent, seconds, at_epoch=meeting)
+    return Course(work_s, sent, seconds, at_epoch=meeting)
 
 
 def _queue_s(
@@ -393,7 +401,7 @@ def _queue_s(
     return last
 
 
-def _in_pairs(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> _Course:
+def _in_pairs(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> Course:
     """Return the course of ranks that look into their mailboxes, of which half ask and half answer."""
     n_bytes = (n + 1) * exchanges.itemsize
     both_ways_s = 2 * exchanges.message_s(n_bytes)
@@ -405,7 +413,7 @@ def _in_pairs(strategy: Any, exchanges: Exchanges, n: int, work_s: float) -> _Co
     told_s = half * exchanges.busy_s(n_bytes)
     meeting = Exchange((both_ways_s + work_s) / 2 + told_s + half * exchanges.busy_s(1))
     wait_s, end = both_ways_s / getattr(strategy, "patience", 1), exchanges.sum_of(n)
-    return _Course(work_s, sent, partial(_apart_s, wait_s), meeting, end, wait_s, hidden_s=told_s)
+    return Course(work_s, sent, partial(_apart_s, wait_s), meeting, end, wait_s, hidden_s=told_s)
 
 
 def _apart_s(wait_s: float, work_s: FloatMatrix) -> float:
@@ -413,7 +421,7 @@ def _apart_s(wait_s: float, work_s: FloatMatrix) -> float:
     return float(np.maximum(work_s, wait_s).sum(axis=1).max())
 
 
-def _factors(stragglers: AbstractStragglers, seed: int, size: int, n_rounds: int) -> FloatMatrix:
+def work_factors(stragglers: AbstractStragglers, seed: int, size: int, n_rounds: int) -> FloatMatrix:
     """Return the factors of the work of each rank in some rounds, shape (size, n_drawn)."""
     if isinstance(stragglers, NoStragglers):
         return np.ones((size, min(n_rounds, _MOST_ALIKE)))
