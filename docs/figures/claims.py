@@ -24,10 +24,11 @@ _KEPT = ("key", "measure", "seconds", "claims", "when", "commit", "machine")
 def tables() -> dict[str, str]:
     """Return the tables by the name of their file."""
     statements = chosen()
-    verdicts = overview_table(claims_of(read_rows(ROWS), statements), statements)
-    return {
-        "claims-verdicts.csv": _text([name.capitalize() for name in verdicts.columns], verdicts.rows),
-    }
+    claims, made = claims_of(read_rows(ROWS), statements), {}
+    for name, arithmetic in (("claims-verdicts.csv", False), ("claims-arithmetic.csv", True)):
+        table = overview_table(claims, statements, arithmetic=arithmetic)
+        made[name] = _text([column.capitalize() for column in table.columns], table.rows)
+    return made
 
 
 def _text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -41,7 +41,7 @@ class Drawn:
 FIGURES: Final = (
     Drawn(
         "claims",
-        ["figures/claims-verdicts.csv"],
+        ["figures/claims-verdicts.csv", "figures/claims-arithmetic.csv"],
         "dsgd claims --only PART --out claims/ && python docs/figures/claims.py claims/",
     ),
     Drawn("comparing", ["_static/comparing.png"], "python docs/figures/comparing.py --run"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -15,6 +16,7 @@ EXAMPLES: Final = examples(
     "dsgd claims --list",
     "dsgd claims --only gtopk --out claims/",
     "dsgd claims --only diloco/bytes --only scaffold --json",
+    "dsgd claims --quick --out quick/",
     "dsgd claims --out claims/",
 )
 _Only: TypeAlias = Annotated[
@@ -29,12 +31,15 @@ def claims(
     listed: Annotated[bool, typer.Option("--list", help="Say what can be measured, and measure nothing.")] = False,
     out: _Out = Path("claims"),
     force: Annotated[bool, typer.Option("--force", help="Measure again what is in the folder already.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer seeds and trials, without the longest measures: some minutes.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Do published figures hold here? Measure those of all methods, on the simulator and on this machine.
 
     Every measure becomes a row in OUT/rows.jsonl; the same command resumes where it was interrupted. OUT/report.html is
-    self-contained, OUT/claims.json holds every claim with its interval. All of it takes some minutes on two cores.
+    self-contained, OUT/claims.json holds every claim with its interval. All of it takes up to 25 minutes on two cores.
     """
     from dsgd.report import check_extras, show_tables
     from dsgd.study import claims as api
@@ -48,7 +53,7 @@ def claims(
             show_tables([table])
         return
     check_extras()  # before minutes of work, not after
-    rows = _followed(api.run_claims, statements, out, force=force, quiet=as_json)
+    rows = _followed(partial(api.run_claims, statements, out, force=force, quick=quick), quiet=as_json)
     page = api.claims_page(rows, statements)
     path = page.save(out)
     found = {"answer": page.answer, "report": str(path), "claims": list(page.rows)}
@@ -56,10 +61,11 @@ def claims(
     if as_json:
         typer.echo(json.dumps(found))
         return
-    show(page, [api.overview_table(page.claims, statements)], path)
+    tables = (api.overview_table(page.claims, statements, arithmetic=apart) for apart in (True, False))
+    show(page, [table for table in tables if table.rows], path)
 
 
-def _followed(run: Any, statements: Any, out: Path, *, force: bool, quiet: bool) -> list[dict[str, Any]]:
+def _followed(run: Any, *, quiet: bool) -> list[dict[str, Any]]:
     """Return the rows of all measures; a line on standard error says how far they are."""
     from rich.console import Console
 
@@ -73,6 +79,6 @@ def _followed(run: Any, statements: Any, out: Path, *, force: bool, quiet: bool)
                 seen.append(head)
                 typer.echo(f"{head} ...", err=True)
 
-        return list(run(statements, out, force=force, on_progress=tell))
+        return list(run(on_progress=tell))
     with console.status("measuring") as status:
-        return list(run(statements, out, force=force, on_progress=status.update))
+        return list(run(on_progress=status.update))

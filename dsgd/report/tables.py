@@ -216,7 +216,7 @@ class Claim:
     note : str
         What to know before believing either figure.
     trivial : bool
-        Whether the model is no better than always predicting the commonest label: it makes no claim.
+        Whether it makes no claim: a control passes it too, or the model only predicts the commonest label.
     undecided : bool, default False
         Whether it was run, and the noise between runs is too large to tell.
     exceeds : bool, default False
@@ -229,6 +229,14 @@ class Claim:
         What is reached without the method.
     interval : tuple of float, optional
         The figure of this study and the ends of its 95 % interval; None where there is none.
+    control : str, default ""
+        What must fail the claim, with the figure and the verdict that it got.
+    tuned : str, default ""
+        Whether methods had the best of the same number of trials; "" where there is nothing to tune.
+    seeds : int, default 0
+        The seeds or repetitions behind the interval; 0 for what is computed.
+    apart : str, default ""
+        ``"arithmetic"`` or ``"assumption"``, where that is the verdict.
     """
 
     name: str
@@ -244,10 +252,16 @@ class Claim:
     system: str = ""
     baseline: str = ""
     interval: tuple[float, float, float] | None = None
+    control: str = ""
+    tuned: str = ""
+    seeds: int = 0
+    apart: str = ""
 
     @property
     def verdict(self) -> str:
-        """The outcome in a word or two: holds, exceeds, fails, undecided, no claim, not run."""
+        """The outcome: holds, exceeds, fails, undecided, no claim, not run, arithmetic or assumption."""
+        if self.apart:
+            return self.apart
         if self.trivial:
             return "no claim"
         if self.holds is None:

@@ -22,7 +22,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -31,6 +31,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from dsgd.report import Claim, Publication, is_busy
+from dsgd.types import FloatVector
 
 _SHARE: Final = 0.95
 
@@ -51,7 +52,7 @@ class Interval:
 
     def text(self, form: Callable[[float], str]) -> str:
         """Return the figure with its interval, ``4.6x (4.1x to 5.2x)``."""
-        if self.n < 2 or form(self.low) == form(self.high):
+        if self.n == 1 or form(self.low) == form(self.high):
             return form(self.estimate)
         return f"{form(self.estimate)} ({form(self.low)} to {form(self.high)})"
 
@@ -107,6 +108,27 @@ def largest(found: Iterable[Interval]) -> Interval:
     return Interval(estimate, low, high, max(one.n for one in figures))
 
 
+def across(found: Sequence[Interval | None], n: int) -> Interval | None:
+    """Return a figure over several problems: their mean, from the lowest lower end to the highest upper end.
+
+    So it lies within a margin where that of each problem does. None if one of them has none; `n` seeds each.
+    """
+    figures = [one for one in found if one is not None]
+    if len(figures) < len(found) or not figures:
+        return None
+    mean = float(np.mean([one.estimate for one in figures]))
+    return Interval(mean, min(one.low for one in figures), max(one.high for one in figures), n)
+
+
+def sampled(found: Interval | None, by_row: FloatVector) -> Interval | None:
+    """Return a mean over test rows, uncertain by the repetitions, with the uncertainty of having drawn these rows."""
+    if found is None:
+        return None
+    drawn = stdtrit(np.inf, 0.5 + _SHARE / 2) * float(np.std(by_row)) / math.sqrt(len(by_row))
+    half = math.hypot(found.high - found.estimate, drawn)
+    return Interval(found.estimate, found.estimate - half, found.estimate + half, found.n)
+
+
 def were_busy(rows: Sequence[dict[str, Any]]) -> bool:
     """Return whether the machine was busy with other work while it made rows whose seconds count."""
     return rows[-1].get("cluster", "local") == "local" and is_busy(rows)
@@ -126,6 +148,7 @@ def _mean(values: Sequence[float]) -> Interval | None:
 _BUSY: Final = "The machine was busy with other work, so its seconds decide nothing."
 _ONCE: Final = "One run: nothing is known of the noise between runs."
 _CROSSES: Final = "The interval over the runs crosses the margin."
+_ASSUMED: Final = "Only a part of the assumed range lies within the margin."
 _POINT: Final = "Computed, not measured: every run gives the same figure."
 
 
@@ -182,9 +205,41 @@ class Source:
         return [one.bibtex(f"{self.key}{tail}") for one, tail in zip(self.publications, tails, strict=False)]
 
 
+#: Verdicts that confirm a statement.
+GOOD: Final = ("holds", "exceeds")
+
+
+@dataclass(frozen=True)
+class Control:
+    """What must fail a statement, measured beside the method: its name, its figure, its verdict, and of what it is."""
+
+    name: str
+    found: Interval | None
+    verdict: str
+    of: str = ""
+
+    def text(self, form: Callable[[float], str]) -> str:
+        """Return the figure and the name."""
+        shown = "-" if self.found is None else as_times(self.found.estimate) if self.of else form(self.found.estimate)
+        return f"{self.name}: {f'{self.of} ' if self.of else ''}{shown}, {self.verdict}"
+
+
+#: What figures "up to N" have in common, wherever they are published.
+_UP_TO: Final = "Up to N, by one rule: at least half of N, and not more than N; of several data the largest counts."
+
+
 @dataclass(frozen=True)
 class Statement:
-    """What a source states, and the range in which a measurement confirms it."""
+    """What a source states, and the range in which a measurement confirms it.
+
+    Parameters
+    ----------
+    kind : {"", "arithmetic", "assumption"}
+        Arithmetic follows from the definition and is counted apart. What rests on an assumption is measured over its
+        stated range, and decided only where all of that range agrees.
+    up_to : bool
+        Whether it is published as "up to N".
+    """
 
     key: str
     source: Source
@@ -194,6 +249,8 @@ class Statement:
     margin: Margin
     form: Callable[[float], str]
     tolerance: str = ""
+    kind: str = ""
+    up_to: bool = False
 
     def judged(
         self,
@@ -204,19 +261,38 @@ class Statement:
         trivial: bool = False,
         busy: bool = False,
         baseline: str = "",
+        verdict: str = "",
+        controls: Sequence[Control] = (),
+        tuned: str = "",
     ) -> Claim:
-        """Return the claim with the verdict of an interval; of none it is not run, and the note says why."""
-        if found is None:
+        """Return the claim with the verdict of an interval, or a given one; of none it is not run, the note says why.
+
+        Whatever the verdict, a control that passes makes it no claim, and one that may pass leaves it undecided.
+        """
+        if found is None and not verdict:
             return self.not_run(data, note)
-        verdict = "undecided" if busy and found.n else self.margin.verdict(found)
+        ours = found or Interval(math.nan, -math.inf, math.inf)
+        verdict = "undecided" if busy and ours.n else verdict or self.margin.verdict(ours)
         if verdict == "undecided":
-            note = f"{note} {_BUSY if busy else _ONCE if found.n == 1 else _CROSSES}".lstrip()
-        elif not found.n:
+            note = f"{note} {_BUSY if busy else _ONCE if ours.n == 1 else _CROSSES}".lstrip()
+        elif not ours.n and found:
             note = f"{note} {_POINT}".lstrip()
-        interval = (found.estimate, found.low, found.high) if math.isfinite(found.high - found.low) else None
-        return self.said(
-            data, found.text(self.form), verdict, note, trivial=trivial, baseline=baseline, interval=interval
-        )
+        if verdict in GOOD and self.kind == "arithmetic":
+            verdict = "arithmetic"
+        elif verdict == "undecided" and self.kind == "assumption" and not busy:
+            verdict, note = "assumption", note.replace(_CROSSES, _ASSUMED)
+        for one in controls if verdict in GOOD else ():
+            if one.verdict in (*GOOD, "undecided"):
+                passes = one.verdict in GOOD
+                note = f"{note} Its control, {one.name}, {'passes' if passes else 'may pass'} too."
+                verdict = "no claim" if passes else "undecided"
+        interval = (ours.estimate, ours.low, ours.high) if math.isfinite(ours.high - ours.low) else None
+        shown = "; ".join(one.text(self.form) for one in controls)
+        made = self.said(
+            data, ours.text(self.form) if found else "diverged", verdict, note, trivial=trivial, baseline=baseline,
+            interval=interval,
+        )  # fmt: skip
+        return replace(made, control=shown, tuned=tuned, seeds=ours.n)
 
     def said(
         self,
@@ -230,7 +306,8 @@ class Statement:
         interval: tuple[float, float, float] | None = None,
     ) -> Claim:
         """Return the claim with a verdict that was come to elsewhere; see `judged`."""
-        is_open = trivial or verdict in ("undecided", "not run")
+        trivial = trivial or verdict == "no claim"
+        is_open = trivial or verdict in ("undecided", "not run", "arithmetic", "assumption")
         return Claim(
             self.text,
             data,
@@ -245,6 +322,7 @@ class Statement:
             system=self.source.system,
             baseline=baseline,
             interval=interval,
+            apart=verdict if verdict in ("arithmetic", "assumption") and not trivial else "",
         )
 
     def not_run(self, data: str, note: str) -> Claim:
@@ -274,8 +352,11 @@ def _read_source(key: str, table: Mapping[str, Any], publications: Mapping[str, 
     source = Source(key=key, publications=tuple(own), **about)
     return [
         Statement(
-            f"{key}/{name}", source, one["text"], one["figure"], one["where"], Margin(**one["margin"]),
-            _FORMS.get(one["form"]) or one["form"].format, one.get("tolerance", ""),
+            f"{key}/{name}", source, one["text"], one["figure"], one["where"],
+            Margin(one["up_to"] / 2.0, one["up_to"]) if "up_to" in one else Margin(**one["margin"]),
+            _FORMS.get(one["form"]) or one["form"].format,
+            f"{_UP_TO if 'up_to' in one else ''} {one.get('tolerance', '')}".strip(), one.get("kind", ""),
+            "up_to" in one,
         )
         for name, one in table.items()
         if isinstance(one, dict)
@@ -337,6 +418,8 @@ class Measure:
         What statements that it returns no claim for would need.
     timed : bool, default False
         Whether seconds of this machine decide; other measures have the same outcome in every run.
+    quick : Measure, optional
+        What stands for it where minutes are too long; by default itself.
     """
 
     name: str
@@ -345,6 +428,7 @@ class Measure:
     run: Callable[[Path, Say], list[Claim]]
     needs: str = ""
     timed: bool = False
+    quick: Measure | None = None
 
     def claims(self, out: Path, say: Say) -> list[Claim]:
         """Return the claims of all statements, in their order; those that nothing was measured for are not run."""

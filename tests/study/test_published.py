@@ -53,6 +53,17 @@ def test_the_largest_of_several_figures_is_as_uncertain_as_they_are() -> None:
     assert said == ["holds", "undecided", "fails", "undecided"]
 
 
+def test_figures_over_problems_lie_between_their_ends_and_scores_are_as_sure_as_test_rows_allow() -> None:
+    """Over problems the interval covers each; of equal seeds a score is still uncertain by the rows it was drawn on."""
+    whole = published.across([published.Interval(1.0, 0.9, 1.1, 5), published.Interval(2.0, 1.8, 2.2, 5)], 5)
+    assert whole == published.Interval(1.5, 0.9, 2.2, 5)
+    assert published.across([published.exact(1.0), None], 5) is None
+    by_row = np.array([1.0, -1.0] * 50)
+    found = published.sampled(published.Interval(0.0, 0.0, 0.0, 5), by_row)
+    assert found is not None
+    assert found.high == pytest.approx(stats.norm.ppf(0.975) / 10)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [

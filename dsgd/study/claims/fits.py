@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,17 +14,17 @@ from dsgd.local import Cyclical, OneCycle
 from dsgd.report import Claim
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.data import DataSource, StudyData, load_data, objective
-from dsgd.study.published import STATEMENTS, Interval, Measure, Say, difference, ratio, statements
+from dsgd.study.published import STATEMENTS, Control, Interval, Measure, Say, difference, ratio, statements
 from dsgd.sync import MinibatchSGD
 
-_SEEDS: Final = range(5)
+_SEEDS: Final = range(10)
 _RANKS: Final = 8
 _ALPHA: Final = 1e-4
 _SOURCE: Final = DataSource("webspam-like", 4_000, 4_000)
 #: Batches and rates change so often; there are so many of both.
 _EPOCHS, _EPOCHS_EACH, _FIRST_RATE, _FIRST_BATCH = 10, 2, 4.0, 32
-#: The bounds of cycles, and the fixed rates between them.
-_LOW, _PEAK, _FIXED = 0.05, 6.0, (0.05, 0.12, 0.3)
+#: The bounds of cycles, and fixed rates between them and beyond.
+_LOW, _PEAK, _FIXED = 0.05, 6.0, (0.02, 0.05, 0.12, 0.3, 0.75, 1.8)
 _CYCLE_EPOCHS: Final = 20
 _LONG: Final = 40
 _SHORTER: Final = (1, 2, 3, 4, 6, 8, 12, 16, 20, 27, 40)
@@ -59,18 +59,34 @@ def fewest(counts: Sequence[int], reached: Callable[[int], bool]) -> float:
     return next((float(count) for count in counts if reached(count)), np.inf)
 
 
-def _judged(key: str, found: Interval | None, note: str, baseline: str, ranks: str) -> Claim:
-    return STATEMENTS[key].judged(f"{_data().name}, {ranks}", found, note, baseline=baseline)
+#: The name of a control, and its figure.
+_Control: TypeAlias = tuple[str, Interval | None]
+
+
+def _judged(
+    key: str, found: Interval | None, note: str, baseline: str, ranks: str, control: _Control | None = None
+) -> Claim:
+    statement, controls = STATEMENTS[key], list[Control]()
+    if control is not None and control[1] is not None:
+        controls = [Control(*control, statement.margin.verdict(control[1]))]
+    data, tuned = f"{_data().name}, {ranks}", "yes" if "cycl" in key else "no"
+    return statement.judged(data, found, note, baseline=baseline, controls=controls, tuned=tuned)
 
 
 def _ratio(
-    key: str, above: Mapping[int, float], below: Mapping[int, float], note: str, baseline: str, ranks: str
+    key: str,
+    above: Mapping[int, float],
+    below: Mapping[int, float],
+    note: str,
+    baseline: str,
+    ranks: str,
+    control: _Control | None = None,
 ) -> Claim:
     if not all(0.0 < value < np.inf for value in (*above.values(), *below.values())):
         # What a seed does not reach at all must not be left out of the mean.
         data = f"{_data().name}, {ranks}"
         return STATEMENTS[key].said(data, "not reached with all seeds", "fails", note, baseline=baseline)
-    return _judged(key, ratio(above, below), note, baseline, ranks)
+    return _judged(key, ratio(above, below), note, baseline, ranks, control)
 
 
 def _growing(out: Path, say: Say) -> list[Claim]:
@@ -78,6 +94,8 @@ def _growing(out: Path, say: Say) -> list[Claim]:
     data, labels = _data(), np.unique(_data().y)
     # Of batches that grow, and of rates that fall: objective, accuracy and updates by seed.
     found: list[list[dict[int, float]]] = [[{}, {}, {}], [{}, {}, {}]]
+    # Of neither: the rate and the batch stay.
+    still: list[dict[int, float]] = [{}, {}]
     for seed in _SEEDS:
         say(f"seed {seed + 1} of {len(_SEEDS)}")
         plain: dict[str, Any] = {"learning_rate": "constant", "eta0": _FIRST_RATE}
@@ -88,6 +106,7 @@ def _growing(out: Path, say: Say) -> list[Claim]:
             falls.set_params(eta0=_FIRST_RATE / 2.0 ** (epoch // _EPOCHS_EACH))
             falls.partial_fit(data.X, data.y, classes=labels)
             taken += falls.ledger_.totals()["rounds"]
+        _, still[0][seed], still[1][seed] = _fitted(seed, sync=MinibatchSGD(_FIRST_BATCH), max_iter=_EPOCHS, **plain)
         values = (*of_grown, float(grown.ledger_.totals()["rounds"])), (*_worth(falls), float(taken))
         for own, three in zip(found, values, strict=True):
             for by_seed, value in zip(own, three, strict=True):
@@ -99,8 +118,23 @@ def _growing(out: Path, say: Say) -> list[Claim]:
     (objectives, accuracies, updates), (of_falls, falls_accuracies, falls_updates) = found
     ranks, fall = f"{_RANKS} simulated ranks", "a rate that falls"
     return [
-        _ratio("growing/objective", objectives, of_falls, note, f"1x: {fall}", ranks),
-        _judged("growing/accuracy", difference(accuracies, falls_accuracies), note, f"0: {fall}", ranks),
+        _ratio(
+            "growing/objective",
+            objectives,
+            of_falls,
+            note,
+            f"1x: {fall}",
+            ranks,
+            ("neither changes", ratio(still[0], of_falls)),
+        ),
+        _judged(
+            "growing/accuracy",
+            difference(accuracies, falls_accuracies),
+            note,
+            f"0: {fall}",
+            ranks,
+            ("neither changes", difference(still[1], falls_accuracies)),
+        ),
         _ratio("growing/updates", falls_updates, updates, note, f"1x: {fall}", ranks),
     ]
 
@@ -134,11 +168,23 @@ def _cycles(out: Path, say: Say) -> list[Claim]:
         f"The epochs that a rate up to {2 * _PEAK * _LOW:g} and down again takes to the loss of the best "
         f"fixed rate after {_LONG} epochs. The loss is convex: there are no valleys that large rates would leave."
     )
+    worst = max(_FIXED, key=lambda rate: float(np.median(list(objectives[rate].values()))))
+    untuned = f"a fixed rate of {worst:g}"
     changed, fixed, once = difference(accuracies["cycles"], accuracies[best]), "the best fixed rate", "one rank"
     share = f"{np.median(list(accuracies[best].values())):.2%}: {fixed}"
     return [
-        _judged("cyclical/accuracy", changed, note, share, once),
-        _ratio("cyclical/objective", objectives["cycles"], objectives[best], note, f"1x: {fixed}", once),
+        _judged(
+            "cyclical/accuracy", changed, note, share, once, (untuned, difference(accuracies[worst], accuracies[best]))
+        ),
+        _ratio(
+            "cyclical/objective",
+            objectives["cycles"],
+            objectives[best],
+            note,
+            f"1x: {fixed}",
+            once,
+            (untuned, ratio(objectives[worst], objectives[best])),
+        ),
         _ratio("one-cycle/epochs", faster, dict.fromkeys(faster, 1.0), of_one, f"1x: {fixed}", once),
     ]
 

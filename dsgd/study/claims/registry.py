@@ -7,11 +7,12 @@ claim with its data and its reasons.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from dsgd.study.claims import codes, contests, fits, studies
 from dsgd.study.frame.report import doubts, facts
 from dsgd.study.frame.rows import Row, Run, check_rows
 from dsgd.study.frame.study import Batch, Grid, Study, run_study
-from dsgd.study.published import STATEMENTS, Measure, Statement, citations
+from dsgd.study.published import GOOD, STATEMENTS, Measure, Statement, citations
 
 _ALL: Final = (*codes.MEASURES, *contests.MEASURES, *fits.MEASURES, *studies.MEASURES)
 
@@ -71,22 +72,22 @@ def chosen(only: Sequence[str] = ()) -> list[Statement]:
 _DEFINITION: Final = 1
 
 
-def _study(names: Sequence[str], measured: Callable[[Batch, list[Run]], Iterable[Row]]) -> Study:
+def _study(measures: Mapping[str, Measure], measured: Callable[[Batch, list[Run]], Iterable[Row]]) -> Study:
     """Return the study of some measures, whose runs are named by what they run and what their statements say."""
 
     def decides(run: Run) -> Row:
-        measure = MEASURES[run.measure]
-        judged = repr([(one.key, one.text, one.figure, one.margin) for one in measure.statements])
+        measure = measures[run.measure]
+        judged = repr([(one.key, one.text, one.figure, one.margin, one.kind) for one in measure.statements])
         digest = hashlib.blake2b(judged.encode(), digest_size=4).hexdigest()
         return {"what": measure.what, "definition": _DEFINITION, "statements": digest}
 
-    grid = Grid(lambda study: {"measure": names}, measured, derive=decides, together=("measure",))
+    grid = Grid(lambda study: {"measure": list(measures)}, measured, derive=decides, together=("measure",))
     return Study("claims", "Do published figures hold here?", (), {}, [grid], lambda study, rows: {})
 
 
 def key_of(measure: Measure) -> str:
     """Return the name of a measure in the file of rows, which changes with what it runs and what its statements say."""
-    return _study([measure.name], lambda batch, runs: ()).runs()[0].key
+    return _study({measure.name: measure}, lambda batch, runs: ()).runs()[0].key
 
 
 def run_claims(
@@ -94,6 +95,7 @@ def run_claims(
     out: str | os.PathLike[str],
     *,
     force: bool = False,
+    quick: bool = False,
     command: str | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Iterator[Row]:
@@ -109,6 +111,8 @@ def run_claims(
         The folder; rows of what measures run go to a folder of its own for each.
     force : bool, default False
         Run all measures again.
+    quick : bool, default False
+        Run what takes long on fewer seeds with fewer trials, or leave it out.
     command : str, optional
         The command recorded in rows; the command line of this process by default.
     on_progress : callable, optional
@@ -120,7 +124,8 @@ def run_claims(
         ``measure``, ``what``, ``seconds``, ``claims`` and where it was run.
     """
     asked = {MEASURE_OF[statement.key].name for statement in statements}
-    names = [name for name in MEASURES if name in asked]
+    measures = {name: (quick and one.quick) or one for name, one in MEASURES.items() if name in asked}
+    names = list(measures)
     say = on_progress or (lambda text: None)
 
     def measured(batch: Batch, runs: list[Run]) -> Iterator[Row]:
@@ -130,10 +135,10 @@ def run_claims(
             if force:
                 shutil.rmtree(folder, ignore_errors=True)
             start = time.perf_counter()
-            claims = MEASURES[run.measure].claims(folder, partial(_told, say, head))
+            claims = measures[run.measure].claims(folder, partial(_told, say, head))
             yield {"seconds": time.perf_counter() - start, "claims": [asdict(claim) for claim in claims]}
 
-    yield from (done.row for done in run_study(_study(names, measured), out, force=force, command=command))
+    yield from (done.row for done in run_study(_study(measures, measured), out, force=force, command=command))
 
 
 def _told(say: Callable[[str], object], head: str, text: str) -> None:
@@ -150,8 +155,7 @@ def claims_of(rows: Sequence[Row], statements: Sequence[Statement]) -> list[Clai
     return [claim for statement in statements for claim in made if claim.key == statement.key]
 
 
-_GOOD: Final = ("holds", "exceeds")
-_OPEN: Final = ("undecided", "no claim", "not run")
+_OPEN: Final = ("undecided", "no claim", "not run", "assumption", "arithmetic")
 _MOST: Final = {"holds": "hold", "exceeds": "are exceeded", "fails": "fail", "undecided": "are undecided"}
 
 
@@ -174,8 +178,9 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
     timed = [row for row in rows if MEASURES[row["measure"]].timed]
     claims = claims_of(rows, statements)
     published = sum(statement.source.key != "dsgd" for statement in statements)
-    counts = Counter(verdict_of(own) for own in _by_statement(claims, statements).values())
-    mixed = sum(n for word, n in counts.items() if word not in (*_GOOD, *_OPEN, "fails"))
+    counted = [one for one in statements if one.kind != "arithmetic"]
+    counts = Counter(verdict_of(own) for own in _by_statement(claims, counted).values())
+    mixed = sum(n for word, n in counts.items() if word not in (*GOOD, *_OPEN, "fails"))
     places = "key = key | where = where | tolerance = tolerance | measure = measure"
     of_source = (
         "system = system | proposes = proposes | class = implemented_by | switched on by = switched_on | "
@@ -199,6 +204,7 @@ def claims_page(rows: Sequence[Row], statements: Sequence[Statement]) -> Page:
         ),
         folded=True,
         details=[
+            overview_table(claims, statements, arithmetic=True),
             Table.of(
                 "Where figures are published, and what counts as the same",
                 statements,
@@ -223,32 +229,44 @@ def claims_facts(claims: Sequence[Claim]) -> list[dict[str, Any]]:
             "key": claim.key, "system": claim.system, "reference": STATEMENTS[claim.key].source.reference,
             "where": STATEMENTS[claim.key].where, "statement": claim.name, "figure": claim.published,
             "tolerance": STATEMENTS[claim.key].tolerance, "ran": MEASURE_OF[claim.key].what, "data": claim.dataset,
-            "ours": claim.ours, "interval": claim.interval, "baseline": claim.baseline, "verdict": claim.verdict,
-            "why": claim.note,
+            "ours": claim.ours, "interval": claim.interval, "baseline": claim.baseline, "control": claim.control,
+            "seeds": claim.seeds, "tuned": claim.tuned, "verdict": claim.verdict, "why": claim.note,
         }
         for claim in claims
     ]  # fmt: skip
 
 
-def overview_table(claims: Sequence[Claim], statements: Sequence[Statement]) -> Table:
-    """Return a row per statement: who says what, the figure there and here, and the verdict over all data."""
+def overview_table(claims: Sequence[Claim], statements: Sequence[Statement], *, arithmetic: bool = False) -> Table:
+    """Return a row per statement: the verdict over all data, who says what, the figure there and here, and its control.
+
+    What follows from definitions is no claim: it has a table of its own.
+    """
     rows = []
     for key, own in _by_statement(claims, statements).items():
         one, more = STATEMENTS[key], f", +{len(own) - 1}" if len(own) > 1 else ""
-        figures = one.figure, own[0].ours + more, own[0].baseline or "-"
-        rows.append((verdict_of(own), one.source.system, one.text, *figures))
-    columns = ("verdict", "system", "statement", "published", "here", "without it")
+        if (one.kind == "arithmetic") is arithmetic:
+            first = own[0]
+            shown = first.control or first.baseline or "-", f"{first.seeds or '-'}", first.tuned or "-"
+            rows.append((verdict_of(own), one.source.system, one.text, one.figure, first.ours + more, *shown))
+    columns = ("verdict", "system", "statement", "published", "here", "control", "seeds", "tuned")
+    if arithmetic:
+        return Table("Arithmetic: it follows from definitions, and is not counted", columns, rows, n_text=6)
     note = (
-        "Of several data the first, and how many more there are. 2/5 hold: of five claims on different data two hold "
-        "or are exceeded, and others do not."
+        "Control: what must fail, measured beside it, or what there is without the method. Of several data the first, "
+        "and how many more there are. 2/5 hold: of five claims on different data two hold or are exceeded."
     )
     return Table("Every statement", columns, rows, note, n_text=6)
 
 
 def verdict_of(claims: Sequence[Claim]) -> str:
-    """Return the verdict of a statement over all its data: the one that they share, or how many hold."""
+    """Return the verdict of a statement over all its data: the one that they share, or how many hold.
+
+    Of figures "up to N" the largest counts.
+    """
+    if STATEMENTS[claims[0].key].up_to:
+        claims = [max(claims, key=lambda one: one.interval[0] if one.interval else -math.inf)]
     words = {claim.verdict for claim in claims}
-    good = sum(claim.verdict in _GOOD for claim in claims)
+    good = sum(claim.verdict in GOOD for claim in claims)
     return words.pop() if len(words) == 1 else f"{good}/{len(claims)} hold"
 
 
@@ -264,8 +282,10 @@ def _by_statement(claims: Sequence[Claim], statements: Sequence[Statement]) -> d
 
 
 def _answer(claims: Sequence[Claim], statements: Sequence[Statement]) -> str:
+    claims = [claim for claim in claims if STATEMENTS[claim.key].kind != "arithmetic"]
+    statements = [one for one in statements if one.kind != "arithmetic"]
     decided = [claim for claim in claims if claim.verdict not in _OPEN]
-    good = sum(claim.verdict in _GOOD for claim in decided)
+    good = sum(claim.verdict in GOOD for claim in decided)
     left = Counter(claim.verdict for claim in claims if claim.verdict in _OPEN)
     text = f"{good} of {len(decided)} decided claims hold or are exceeded, of {len(statements)} statements."
     if left:

@@ -55,8 +55,9 @@ def _declared(study: Study, package: str = "", times: int = 1) -> Any:
 
 _PERIOD: Final = msf.STUDY.replace(
     data=(
-        DataSource("ijcnn1-like", 28_000, 7_000), DataSource("webspam-like", 8_000, 4_000),
-        DataSource("epsilon-like", 8_000, 2_000),
+        # As many rows of a rank, or more, as the longest period.
+        DataSource("ijcnn1-like", 28_000, 7_000), DataSource("webspam-like", 16_384, 4_000),
+        DataSource("epsilon-like", 16_384, 2_000),
     ),
     ranks=(32,), every=(1, 16, 64, 512), seeds=_SEEDS, network="InfiniBand",
 )  # fmt: skip
@@ -116,10 +117,16 @@ def _rounds(out: Path, say: Say) -> list[Claim]:
     return check_round_claims(turns, pairs, _ROUNDS[-1][0], here["machine"]["cores"], busy=is_busy([here]))
 
 
+def _left_out(*keys: str) -> Measure:
+    """Return what stands for a measure that takes minutes."""
+    needs = "Takes minutes: run it without --quick."
+    return Measure("", statements(*keys), "Nothing.", lambda out, say: [], needs)
+
+
 #: The measures of this module.
 MEASURES: Final = (
     Measure(
-        "period", statements("msf/communication", "msf/frequent", "msf/sequential", "msf/accuracy"),
+        "period", statements("msf"),
         "dsgd study msf on 32 simulated ranks, InfiniBand, the three sets generated: every 1, 16, 64 and 512, 5 seeds.",
         _declared(_PERIOD),
     ),
@@ -170,7 +177,7 @@ MEASURES: Final = (
     Measure(
         "strategies", statements("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
         "dsgd study strategies: all strategies on 16 simulated ranks, 10GbE, generated rows, 3 seeds.",
-        _declared(_STRATEGIES),
+        _declared(_STRATEGIES), quick=_left_out("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
     ),
     Measure(
         "auto", statements("dsgd/auto-time", "dsgd/auto-time-mean", "dsgd/auto-accuracy"),
@@ -194,7 +201,7 @@ MEASURES: Final = (
         "features", statements("agents", "rff"),
         "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
         "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
-        _declared(_FEATURES),
+        _declared(_FEATURES), quick=_left_out("agents", "rff"),
     ),
     Measure(
         "transports", statements("zerocopy/general", "zerocopy/tuned"),

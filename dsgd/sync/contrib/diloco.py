@@ -97,7 +97,7 @@ class StreamingDiLoCo(AbstractStrategy[StreamingState], AbstractBeside[Streaming
         The share of its own fragment that a rank keeps when the common one comes, in [0, 1).
     outer_rate : float, default 0.7
         Rate of the outer step.
-    outer_momentum : float, default 0.3
+    outer_momentum : float, default 0.7
         beta, in [0, 1); see `DiLoCo`.
     compressor : AbstractCompressor, "auto" or None, default None
         How the changes of fragments are encoded; see `dsgd.sync.compression`. The source takes four bits:
@@ -116,7 +116,7 @@ class StreamingDiLoCo(AbstractStrategy[StreamingState], AbstractBeside[Streaming
     delay: int = number(1, low=0, high="fragments")
     mixing: float = number(0.5, low=0, high=1, open_high=True)
     outer_rate: float = number(0.7, low=0, open_low=True)
-    outer_momentum: float = number(0.3, low=0, high=1, open_high=True)
+    outer_momentum: float = number(0.7, low=0, high=1, open_high=True)
     compressor: Compressor = None
     taxonomy = Taxonomy("decentralised", "bounded", "change", "all-reduce")
     weighs = "rates"
