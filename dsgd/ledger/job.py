@@ -102,7 +102,15 @@ class Ledger:
         columns = ["rank", *(RECORD_DTYPE.names or ())]
         return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
-    def what_if(self, **changes: Any) -> Any:
+    def what_if(
+        self,
+        network: Any = None,
+        ranks: int | None = None,
+        every: int | None = None,
+        compressor: Any = None,
+        stragglers: Any = None,
+        sync: Any = None,
+    ) -> Any:
         """Return what the run would have taken with other settings.
 
         Its rounds are played again, with the seconds of work that were recorded; see `dsgd.sim.what_if`. Rows are dealt
@@ -111,17 +119,17 @@ class Ledger:
 
         Parameters
         ----------
-        network : Network or str
+        network : Network or str, optional
             Another network, by itself or by its name: ``"1GbE"``, ``"WAN"``, ...
-        ranks : int
+        ranks : int, optional
             How many ranks.
-        every : int
+        every : int, optional
             Rows of a rank between two exchanges.
-        compressor : AbstractCompressor or str
+        compressor : AbstractCompressor or str, optional
             How vectors are encoded, such as ``"topk:0.01"``.
-        stragglers : AbstractStragglers or str
+        stragglers : AbstractStragglers or str, optional
             How the work of ranks varies; in a real run, beside what was recorded.
-        sync : object
+        sync : object, optional
             Another strategy, as estimators take it.
 
         Returns
@@ -134,6 +142,8 @@ class Ledger:
         InvalidParameterError
             The model was not trained by SGD; or a parameter is out of range, or does not go with the strategy.
         """
+        changes = {"network": network, "ranks": ranks, "every": every, "compressor": compressor}
+        changes |= {"stragglers": stragglers, "sync": sync}
         return self._recorded("what_if").what_if(**changes)
 
     def sweep(self, every: Sequence[int], **changes: Any) -> Any:

@@ -87,7 +87,7 @@ def test_a_run_of_threads_is_what_was_recorded_and_less_with_longer_periods() ->
     assert found.seconds == pytest.approx(record.seconds, rel=0.05)
     assert sum(found.phases.values()) == pytest.approx(found.seconds)
     assert longer.bytes_sent < found.bytes_sent
-    assert longer.low <= longer.seconds <= min(longer.high, found.seconds)
+    assert longer.low <= longer.seconds <= min(longer.high, 1.05 * found.seconds)
     assert model.ledger_.what_if(network="WAN").seconds > 10 * found.seconds
     assert "recorded rounds of 2 ranks" in str(longer)
 

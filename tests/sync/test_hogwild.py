@@ -16,7 +16,7 @@ from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.train import TrainData, TrainJob, snapshots, train
+from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.sync import Hogwild, LocalSGD
 from gangs import run_gang
 from reference import asynchronous as reference
@@ -70,10 +70,9 @@ def test_threads_on_one_model_count_the_steps_of_all(n_ranks: int) -> None:
     assert fit(Hogwild(), n_ranks, epochs=2, n_rows=96).value.t == 1 + 2 * 96
 
 
-def test_threads_on_one_model_go_on_from_a_copy_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_on_one_model_go_on_from_a_copy_of_it() -> None:
     """A gang that is formed again restores one copy of the model, though every thread has left one."""
-    monkeypatch.setattr(snapshots, "_COPY_S", 0.0)
-    keepers, data = [SnapshotKeeper() for _ in range(3)], make_data(3)
+    keepers, data = [SnapshotKeeper(every_s=0.0) for _ in range(3)], make_data(3)
 
     def program(group: Group, epochs: int) -> np.ndarray:
         rank = Rank(group, AbortFlag(), keeper=keepers[group.rank])
