@@ -364,6 +364,8 @@ _PASS_COST = 4
 _COLUMN_PASSES = 50
 #: A share of P, or of a penalty, that is rounding.
 _ROUNDING = 1e-14
+#: Iterations on end in which neither P falls nor the gap is halved: they are as small as rounding lets them.
+_MOST_LEVEL = 5
 #: Where curvatures jump: the share of what the model promises by which P falls at least, and what is added to the
 #: curvature of a weight, which that of all rows may leave at zero.
 _SUFFICIENT, _LEAST_CURVATURE = 0.01, 1e-12
@@ -386,14 +388,16 @@ def solve_l1(
     is_open = norms > 0.0
     best: Solution | None = None
     model: Gram | None = None
-    least, n_iter = _LEAST_NEW, 0
+    least, n_iter, lowest, n_level = _LEAST_NEW, 0, np.inf, 0
     while True:
         found = certify(problem, weights, scores + intercept)
+        is_level = lowest - found.primal <= _ROUNDING * found.primal and best is not None and found.gap > 0.5 * best.gap
+        n_level, lowest = n_level + 1 if is_level else 0, min(lowest, found.primal)
         if best is None or found.gap <= best.gap:
             best = Solution(weights.copy(), intercept, found.gap, n_iter)
         is_near = found.gap <= (tol * found.primal if is_relative else tol)
         is_wrong = is_relative and found.scale < 1.0 - _ROUNDING and not weights.any()
-        if (is_near and not is_wrong) or n_iter == max_iter:
+        if (is_near and not is_wrong) or n_iter == max_iter or n_level == _MOST_LEVEL:
             break
         near = found.scale * np.abs(found.products - problem.l2 * weights) + np.sqrt(2.0 * found.gap) * norms
         is_open &= near >= problem.l1
@@ -405,11 +409,11 @@ def solve_l1(
         chosen = _working_set(problem, weights, found, norms, is_open, least)
         change, model = _minimise(problem, weights, scores + intercept, found, chosen, model)
         n_iter += 1
-        limit, promise = found.primal, 0.0
+        # Near the optimum P falls by less than it is rounded by, where the gap may still be much larger.
+        limit, promise = found.primal + _ROUNDING * found.primal, 0.0
         if problem.loss.jumps:
             falls = np.abs(weights + change).sum() - np.abs(weights).sum()
             promise = _SUFFICIENT * (problem.l1 * falls - (found.products - problem.l2 * weights) @ change)
-            limit += _ROUNDING * limit  # near the optimum P falls by less than it is rounded by
         taken = longest_step(problem, weights, change, scores, intercept, limit, promise)
         if taken is None:  # P is minimal to rounding
             if chosen.shape[0] >= min(np.count_nonzero(is_open), _most_columns(problem)):
