@@ -1,8 +1,9 @@
 """What `Ledger.what_if` says of a run with other settings, beside that run.
 
-For each case a run is made, the median one of three, and asked for runs with other periods, compressors and, where it is simulated, ranks and
-networks. Then each of these is made. The table has the median of measured over predicted seconds, the share of
-intervals that hold what was measured (four of five is the aim), and how wide they are: upper over lower end.
+For each case a run is made, the median one of three, and asked for runs with other periods, compressors and, where it is
+simulated, ranks and networks. Then each of these is made. The table has the median of measured over predicted seconds,
+the share of intervals that hold what was measured (four of five is the aim), and how wide they are: upper over lower
+end.
 
     python -m benchmarks run what_if --out what_if.jsonl
 """

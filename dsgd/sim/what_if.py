@@ -14,7 +14,7 @@ the play has changed by, so that it is the recorded time where nothing is change
 - Recorded seconds that are in no round (the ends of epochs, the loop itself) are kept: per epoch, or in part per round.
 
 The interval also has the 10th and the 90th percentile over rounds that are drawn again (bootstrap), and a share that
-stands for what the play leaves out: `_ERRORS`, chosen so that four of five intervals hold what was measured
+stands for what the play leaves out: `_ERRORS`. How often intervals hold what was measured is measured
 (``python -m benchmarks run what_if``).
 
 Cost: some milliseconds, for some tens of ranks.

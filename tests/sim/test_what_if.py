@@ -32,7 +32,8 @@ STRAGGLERS = ["none", "exponential", "slow-rank", "heavy-tail"]
 
 def fitted(sync: Any = EVERY, ranks: int = 4, network: str = "10GbE", stragglers: str = "none") -> SGDClassifier:
     cluster = SimulatedCluster(ranks, network, stragglers=stragglers)
-    return SGDClassifier(sync=sync, client=cluster, **OPTIONS).fit(X, Y)
+    model: SGDClassifier = SGDClassifier(sync=sync, client=cluster, **OPTIONS).fit(X, Y)
+    return model
 
 
 def local(**changes: Any) -> Any:
