@@ -1,9 +1,9 @@
 """What `Ledger.what_if` says of a run with other settings, beside that run.
 
-For each case a run is made, the median one of three, and asked for runs with other periods, compressors and, where it is
-simulated, ranks and networks. Then each of these is made. The table has the median of measured over predicted seconds,
-the share of intervals that hold what was measured (four of five is the aim), and how wide they are: upper over lower
-end.
+For each case a run is made, the median one of three, and asked for runs with other periods, compressors and, where it
+is simulated, ranks and networks. Then each of these is made. The table has the median of measured over predicted
+seconds, the share of intervals that hold what was measured (four of five is the aim), and how wide they are: upper over
+lower end.
 
     python -m benchmarks run what_if --out what_if.jsonl
 """
@@ -108,14 +108,14 @@ def run(options: Options, rows: Rows) -> None:
                     found.setdefault((case, what), []).append(
                         (taken_s, told.seconds, told.low, told.high, told.recorded_s)
                     )
-                    asked = {"case": case, "turn": turn, "every": every, "change": change}
+                    about = {"case": case, "turn": turn, "every": every, "change": change}
                     found_s = {
                         "measured_s": taken_s,
                         "predicted_s": told.seconds,
                         "low_s": told.low,
                         "high_s": told.high,
                     }
-                    rows.add(**asked, **found_s, recorded_s=told.recorded_s)
+                    rows.add(**about, **found_s, recorded_s=told.recorded_s)
     heads = ("questions", "measured/predicted:.2f", "worst error:.0%", "held", "high/low:.1f")
     with table("what_if, beside the run", "case", "changed", *heads) as line:
         for (case, what), asked in found.items():
