@@ -108,14 +108,14 @@ def run(options: Options, rows: Rows) -> None:
                     found.setdefault((case, what), []).append(
                         (taken_s, told.seconds, told.low, told.high, told.recorded_s)
                     )
-                    asked = {"case": case, "turn": turn, "every": every, "change": change}
+                    about = {"case": case, "turn": turn, "every": every, "change": change}
                     found_s = {
                         "measured_s": taken_s,
                         "predicted_s": told.seconds,
                         "low_s": told.low,
                         "high_s": told.high,
                     }
-                    rows.add(**asked, **found_s, recorded_s=told.recorded_s)
+                    rows.add(**about, **found_s, recorded_s=told.recorded_s)
     heads = ("questions", "measured/predicted:.2f", "worst error:.0%", "held", "high/low:.1f")
     with table("what_if, beside the run", "case", "changed", *heads) as line:
         for (case, what), asked in found.items():

@@ -179,16 +179,17 @@ class Ledger:
         head = f"{'':>10} {'this run':>12} {'the other':>12} {'difference':>12} {'ratio':>8}"
         lines, both = [head, "-" * len(head)], (self, other)
 
-        def add(name: str, this: float, that: float, unit: str = "s") -> None:
+        def add(name: str, values: Sequence[float], unit: str = "s") -> None:
+            this, that = values
             ratio = f"{that / this:>7.2f}x" if this > 0 else f"{'-':>8}"
             lines.append(f"{name:>10} {this:>10.4g} {unit} {that:>10.4g} {unit} {that - this:>+10.4g} {unit} {ratio}")
 
         sums = [run.totals() for run in both]
         for phase in PHASES:
-            add(phase, *(sums[k][f"{phase}_s"] / max(1, len(run.ranks)) for k, run in enumerate(both)))
-        add("elapsed", self.elapsed_s, other.elapsed_s)
-        add("sent", *(total["bytes_sent"] / 1e6 for total in sums), "M")
-        add("rounds", *(total["rounds"] for total in sums), " ")
+            add(phase, [sums[k][f"{phase}_s"] / max(1, len(run.ranks)) for k, run in enumerate(both)])
+        add("elapsed", [self.elapsed_s, other.elapsed_s])
+        add("sent", [total["bytes_sent"] / 1e6 for total in sums], "M")
+        add("rounds", [total["rounds"] for total in sums], " ")
         return "\n".join(
             [*lines, f"seconds in the mean over ranks, {len(self.ranks)} and {len(other.ranks)}; sent in MB"]
         )

@@ -14,7 +14,7 @@ the play has changed by, so that it is the recorded time where nothing is change
 - Recorded seconds that are in no round (the ends of epochs, the loop itself) are kept: per epoch, or in part per round.
 
 The interval also has the 10th and the 90th percentile over rounds that are drawn again (bootstrap), and a share that
-stands for what the play leaves out: `_ERRORS`, chosen so that four of five intervals hold what was measured
+stands for what the play leaves out: `_ERRORS`. How often intervals hold what was measured is measured
 (``python -m benchmarks run what_if``).
 
 Cost: some milliseconds, for some tens of ranks.
@@ -235,7 +235,8 @@ class RunRecord:
         """Return the record of a run: of its ledger, and of what is known of it otherwise."""
         totals, size = ledger.totals(), len(ledger.ranks)
         phases = tuple(totals[f"{phase}_s"] / size for phase in PHASES)
-        work_s, round_s, exchange_s = np.zeros((size, 0)), 0.0, 0.0
+        work_s: FloatMatrix = np.zeros((size, 0))
+        round_s = exchange_s = 0.0
         if cluster is None:
             work_s, round_s, exchange_s = _recorded(ledger, min(_MOST_ROUNDS, max(1, _MOST_KEPT // size)))
         return cls(
@@ -434,7 +435,7 @@ class RunRecord:
 
         def round_s(compute: Compute, wire: float = 0.0) -> float:
             course = self._course(Exchanges(machine(compute, wire), self.itemsize, "auto"), was)
-            return course.seconds(factors * course.work_s) / factors.shape[1]
+            return float(course.seconds(factors * course.work_s) / factors.shape[1])
 
         compute, rows = Compute(0.0, 0.0, call_s=0.0), self.epochs * max(self.rows) / was.rounds
         if self._course(Exchanges(machine(compute), self.itemsize, "auto"), was).work_s > work_s:
