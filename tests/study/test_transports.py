@@ -70,8 +70,9 @@ def test_a_model_that_differs_is_said() -> None:
 @pytest.mark.parametrize(
     ("seconds", "load", "verdicts"),
     [
-        ({}, 0.1, ["holds", "holds"]),
-        ({"rpc": 20e-4, "ring": 2e-4}, 0.1, ["fails", "fails"]),
+        ({}, 0.1, ["exceeds", "exceeds"]),
+        ({"rpc": 20e-4, "ring": 2e-4}, 0.1, ["holds", "holds"]),
+        ({"rpc": 10e-4, "ring": 1.5e-4}, 0.1, ["fails", "fails"]),
         ({}, 8.0, ["undecided", "undecided"]),
     ],
 )
