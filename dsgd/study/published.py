@@ -12,8 +12,9 @@ none. Computed figures, such as counts of bytes, are points. A resampled median 
 covers three cases in four.
 
 The verdict is that of the whole interval. It *holds* inside the published range, *exceeds* above it and *fails* below
-it; an interval that crosses a margin is *undecided*, and so are seconds of a machine that was busy with other work. A
-model that is no better than always predicting the commonest label makes no claim.
+it; an interval that crosses a margin is *undecided*, and so are seconds of a machine that was busy with other work.
+What a control passes, which must fail, is *no claim*, as is a model that only predicts the commonest label. Identities
+are *arithmetic*; what an assumption decides is an *assumption*.
 """
 
 from __future__ import annotations

@@ -160,9 +160,9 @@ class DiLoCo(AbstractOuter):
     What local rules remember (AdamW there) is neither sent nor reset. Source: Douillard et al. 2023, algorithm 1; rate
     and momentum as in OpenDiLoCo (0.7 and 0.9), where a model takes tens of thousands of steps. What the momentum adds
     up to is an effective outer rate of rate / (1 - beta): 7 there, and 1 is local SGD. Our defaults, 0.7 and 0.7, have
-    2.3: the local rates of ``learning_rate="optimal"`` are large and rounds are few, so that 7 overshoots, by up to 5 %
-    of the objective of five epochs, and 2.3 by less than one in a hundred. Where local rates are too small, it ends up
-    to a sixth lower than local SGD.
+    2.3: the local rates of ``learning_rate="optimal"`` are large and rounds are few, so that 7 overshoots. Beside local
+    SGD, five epochs of four generated sets, one seed each, end up to 5 % higher with 7, and 0.4 % with 2.3. At constant
+    rates 2.3 ends up to 37 % lower where these are too small, and up to 4 % higher where they are too large.
 
     Parameters
     ----------

@@ -6,8 +6,9 @@
     rows = list(run_claims(statements, "claims/"))
     claims_page(rows, statements).save("claims/")
 
-Statements are in `dsgd.study.published`; here is what measures them: `codes` counts bytes, `contests` compares methods
-on simulated clusters at one rate, `fits` those that differ in their rates, `studies` runs the studies on small grids.
+Statements are in `dsgd.study.published`; here is what measures them: `codes` counts bytes, `contests` compares methods,
+each at its own rate, on simulated clusters, `fits` those that differ in their rates, `studies` runs the studies on
+small grids.
 `registry` puts them together, runs them and makes the page.
 """
 
