@@ -202,7 +202,7 @@ def test_balanced_duals_bound_the_optimum(name, seed, scale):
     assert ((problem.low <= balanced) & (balanced <= problem.high)).all()
     primal, dual, _ = certify(problem, scale * rng.standard_normal(4), duals, Team())
     assert dual <= primal * (1 + 1e-12)
-    best = solve_linear(problem, "auto", tol=1e-8, max_iter=5000, team=Team())
+    best = solve_linear(problem, "auto", tol=1e-8, max_iter=20_000, team=Team())
     assert best.converged
     assert dual <= best.primal * (1 + 1e-9)
     assert primal >= best.dual * (1 - 1e-9)
