@@ -401,7 +401,8 @@ class NuSVC(AbstractKernelClassifier):
 
     def _half(self, totals: AnyArray) -> AnyArray:
         """Return half the share ν of the total weight of a pair, the sum of the variables of either class."""
-        return 0.5 * float(self.nu) * totals.sum(axis=-1)
+        half: AnyArray = 0.5 * float(self.nu) * totals.sum(axis=-1)
+        return half
 
     def _pose(self, y: FloatVector, bounds: FloatVector, sizes: IntVector) -> Dual:
         # As LIBSVM starts: the first of each side are at their bounds, one is between. A line of a table for each side.
