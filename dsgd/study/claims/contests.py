@@ -266,7 +266,13 @@ class Versus:
             if self.statement.up_to:
                 row = [max(row, key=lambda one: one.estimate if one else 0.0)] * n
             said = [self.statement.margin.verdict(one) if one else "fails" for one in row]
-            rows.append([min(two, key=_ORDER.index) for two in zip(said, keeps, strict=False)])
+            # What is kept is no less than what is saved: it exceeds nothing.
+            rows.append(
+                [
+                    one if kept in GOOD else min(one, kept, key=_ORDER.index)
+                    for one, kept in zip(said, keeps, strict=False)
+                ]
+            )
         return rows
 
     def control(self, found: Found, name: str) -> Control:
