@@ -127,10 +127,18 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
     estimator._entries = (sum(s.nnz for s in summaries) / n_rows if sparse else float(d)), d
     coef = initial(start.coef, (k, width), "coef_init", dtype)
     intercept = initial(start.intercept, (k,), "intercept_init", dtype)
-    steps = optimizer_of(estimator, objective, seed)
+    steps, strategy = optimizer_of(estimator, objective, seed), resolve(estimator.sync)
+    if start.is_part:
+        # In another configuration, what is left would mean another thing.
+        leaves = describe({"sync": strategy, "optimizer": steps.rule or steps.reduction, "sparse": by_column})
+        epochs_before = start.left.position[0] if start.left and goes_on(start.left, leaves) else 0
+        kept: dict[str, Any] = {"leaves": leaves, "epochs_before": epochs_before}
+    else:
+        resume_from = None if gang.resume_from is None else os.fspath(gang.resume_from)
+        kept = {"checkpoint": as_checkpoint(gang.checkpoint), "resume_from": resume_from}
     job = TrainJob(
         optimizer=steps,
-        strategy=resolve(estimator.sync),
+        strategy=strategy,
         initial=flat(coef, intercept),
         max_iter=1 if start.is_part else estimator.max_iter,
         tol=None if start.is_part else estimator.tol,
@@ -144,12 +152,8 @@ def job_of(estimator: Any, summaries: Sequence[BlockSummary], start: Start, seed
         n_averaged=start.n_averaged,
         seed=seed,
         source={"rows": packer} | ({"features": drawn} if drawn else {}),
+        **kept,
     )
-    if not start.is_part:
-        resume_from = None if gang.resume_from is None else os.fspath(gang.resume_from)
-        job = replace(job, checkpoint=as_checkpoint(gang.checkpoint), resume_from=resume_from)
-        return packer, *watched(estimator, start, job, width=width, n_outputs=k, by_column=by_column)
-    configuration = describe({"sync": job.strategy, "optimizer": steps.rule or steps.reduction, "sparse": by_column})
-    epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
-    job = replace(job, leaves=configuration, epochs_before=epochs_before)  # in another one it would mean another thing
-    return packer, job, start.left if epochs_before else None
+    if start.is_part:
+        return packer, job, start.left if job.epochs_before else None
+    return packer, *watched(estimator, start, job, width=width, n_outputs=k, by_column=by_column)

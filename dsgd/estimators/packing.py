@@ -58,7 +58,7 @@ class Packer:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
         folder = scratch_folder() if self.out_of_core else None
         training, validation = self.builder(folder, rank_number), self.builder(folder, rank_number)
-        self._look(blocks, np.random.default_rng([self.seed, rank_number]), training, validation)
+        self._look(blocks, rank_number, training, validation)
         for X, _, _ in visit(blocks):
             training.place(widen(X, self.n_features))
             if self.validation_fraction:
@@ -67,14 +67,15 @@ class Packer:
         return TrainData(shard, validation.finish() if self.validation_fraction else None)
 
     def _look(
-        self, blocks: Sequence[Block], rng: np.random.Generator, training: ShardBuilder, validation: ShardBuilder
+        self, blocks: Sequence[Block], rank_number: int, training: ShardBuilder, validation: ShardBuilder
     ) -> None:
         """Show all blocks to both builders; apart, so that no column is held longer."""
+        rng = np.random.default_rng([self.seed, rank_number]) if self.validation_fraction else None
         for X, y, weights in visit(blocks):
             if isinstance(X, Selection):
                 y, weights = X.of(y), None if weights is None else X.of(weights)
             X, targets = widen(X, self.n_features), self.targets(y)
-            if not self.validation_fraction:
+            if rng is None:
                 training.look(X, targets, weights)
                 continue
             # A row of weight zero is not visited: each of the two shards takes the rows that the other leaves out.

@@ -26,6 +26,7 @@ Method: both are kept where they differ, under scikit-learn's names, with the nu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -215,7 +216,7 @@ def initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArr
         array = np.asarray(value.toarray() if hasattr(value, "toarray") else value, dtype=dtype)
     except (TypeError, ValueError) as error:
         raise InvalidDataError(f"Provided {name} holds other things than numbers: {error}.") from error
-    if array.size != int(np.prod(shape)):
+    if array.size != math.prod(shape):
         raise InvalidDataError(f"Provided {name} does not match dataset: shape {array.shape}, expected {shape}.")
     return array.reshape(shape)
 

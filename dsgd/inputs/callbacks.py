@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 from types import NoneType
@@ -30,7 +31,6 @@ from dsgd.ledger import Ledger
 from dsgd.progress import Audience, Callback, Notice, PrintedLines, ProgressEvent, StopTraining
 from dsgd.runtime.deployment import as_gang
 from dsgd.stages import recording
-from dsgd.types import FloatMatrix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,15 +44,13 @@ class History(list[dict[str, Any]]):
     @classmethod
     def of(cls, records: Sequence[EpochRecord], ledger: Ledger) -> History:
         """Return the history of a fit."""
-        validates = any(np.isfinite(record.validation_score) for record in records)
+        validates = any(math.isfinite(record.validation_score) for record in records)
         spent = _spent(ledger)
-        n_before = len(records) - len(spent)
+        # Of epochs before a restart the ledger knows nothing.
+        padded = [*[(math.nan, math.nan)] * len(records), *spent][len(spent) :]
         history = cls(line_of(vars(record), validates=validates) for record in records)
-        for number, line in enumerate(history):
-            is_known = number >= n_before
-            n_bytes, seconds = spent[number - n_before] if is_known else (np.nan, np.nan)
-            line["bytes_sent"] = int(n_bytes) if is_known else n_bytes
-            line["communication_s"] = float(seconds)
+        for line, (n_bytes, seconds) in zip(history, padded, strict=True):
+            line["bytes_sent"], line["communication_s"] = n_bytes, seconds
         return history
 
     def __getitem__(self, place: Any) -> Any:
@@ -83,14 +81,14 @@ def line_of(record: Any, *, validates: bool) -> dict[str, Any]:
     return line
 
 
-def _spent(ledger: Ledger) -> FloatMatrix:
-    """Return the bytes of all ranks and the mean seconds of one, shape (n_epochs, 2); servers have no epochs."""
+def _spent(ledger: Ledger) -> list[tuple[float, float]]:
+    """Return the bytes of all ranks and the mean seconds of one in each epoch; servers have no epochs."""
     found = [records.epochs for records in ledger.ranks if len(records.epochs)]
     if not found:
-        return np.zeros((0, 2))
+        return []
     n_epochs = min(map(len, found))
-    table = np.stack([epochs[-n_epochs:] for epochs in found])
-    return np.column_stack([table[..., 0].sum(axis=0), table[..., 1].mean(axis=0)])
+    total = sum(epochs[-n_epochs:] for epochs in found)
+    return [(int(n_bytes), seconds / len(found)) for n_bytes, seconds in total.tolist()]
 
 
 P = ParamSpec("P")

@@ -215,16 +215,13 @@ class RankLedger:
 
     def total_s(self, phase: int) -> float:
         """Return the seconds of a phase in all rounds that are over."""
-        return self.totals_s()[phase]
+        # The last timed round may stand for rounds that have yet to come.
+        surplus = max(self._next_timed - self.rounds, 0)
+        return max(self._total_seconds[phase] - self._last_seconds[phase] * surplus, 0.0)
 
     def totals_s(self) -> Sequence[float]:
         """Return the seconds of each phase in all rounds that are over, in the order of `PHASES`."""
-        # The last timed round may stand for rounds that have yet to come.
-        surplus = max(self._next_timed - self.rounds, 0)
-        return [
-            max(total - last * surplus, 0.0)
-            for total, last in zip(self._total_seconds, self._last_seconds, strict=True)
-        ]
+        return [self.total_s(phase) for phase in range(len(PHASES))]
 
     def add_timed_rounds(self, n_bytes: int, messages: int, seconds: FloatMatrix) -> None:
         """Add synchronisations that were all timed, as if each had been opened, charged and ended."""
@@ -274,8 +271,8 @@ class RankLedger:
 
     def end_epoch(self) -> None:
         """Close an epoch of training, between two rounds."""
-        seconds = self.totals_s()
-        self._at_epochs.append((self._total_sent[0], seconds[WIRE] + seconds[WAIT]))
+        spent = sum(self.total_s(phase) for phase in (WIRE, WAIT))
+        self._at_epochs.append((self._total_sent[0], spent))
 
     def totals(self) -> dict[str, float]:
         """Return the sums over all rounds that are over, by the names of `RankRecords.totals`.
@@ -288,7 +285,8 @@ class RankLedger:
     def records(self) -> RankRecords:
         """Return the account so far."""
         # Seconds are estimates, which may go back a little.
-        epochs = np.maximum(np.diff(np.array([(0.0, 0.0), *self._at_epochs]), axis=0), 0.0)
+        ends: FloatMatrix = np.array([(0.0, 0.0), *self._at_epochs])
+        epochs = np.maximum(ends[1:] - ends[:-1], 0.0)
         return RankRecords(self.rank, self.totals(), self._records[: self._n_records].copy(), epochs)
 
     def _choose_stride(self, round_s: float) -> None:

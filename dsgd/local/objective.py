@@ -19,7 +19,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -277,7 +277,7 @@ class Objective:
         """What kernels know of the loss, in this process."""
         return loss_row(self.loss)
 
-    @property
+    @cached_property
     def is_coupled(self) -> bool:
         """Whether the outputs share one loss, of which a step needs the predictions of all of them."""
         return self.row.is_coupled and self.n_outputs > 1
@@ -287,13 +287,13 @@ class Objective:
         """Most by which slopes change over a unit of the predictions; of coupled outputs twice that of each alone."""
         return self.row.curvature * (2.0 if self.is_coupled else 1.0)
 
-    @property
+    @cached_property
     def l1_share(self) -> float:
         """Share of L1 in the penalty."""
         share = PENALTIES[self.penalty].l1_share
         return float(self.l1_ratio if share is None else share)
 
-    @property
+    @cached_property
     def strength(self) -> float:
         """alpha, or zero if there is no penalty."""
         return float(self.alpha) if PENALTIES[self.penalty].is_on else 0.0

@@ -80,6 +80,11 @@ class Rank:
         return self.group.ledger
 
     @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens to what is published."""
+        return self.publish is not _say_nothing
+
+    @property
     def is_virtual(self) -> bool:
         """Whether its clock only moves by calls of `worked` and by exchanges."""
         return self.group.transport.is_virtual

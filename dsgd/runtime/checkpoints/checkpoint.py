@@ -465,6 +465,8 @@ def share(
     group: Group, arrays: Mapping[str, AnyArray] | None, root: int, per_rank: Collection[str] = ()
 ) -> dict[str, AnyArray]:
     """Give all ranks the arrays of rank `root`; called by all ranks."""
+    if group.size == 1 and arrays is not None:
+        return dict(arrays)
     header = np.empty(0, dtype=np.uint8)
     if arrays is not None:
         described = [[name, a.dtype.str, list(a.shape), name in per_rank] for name, a in arrays.items()]

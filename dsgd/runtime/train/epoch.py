@@ -320,7 +320,7 @@ class EpochEnd:
     def tell(self, record: EpochRecord, n_seen: int, *, last: bool) -> None:
         """Take note of an epoch of a rank that is alone, and tell of it if it is time."""
         self._account.update(None, n_seen)
-        if last or self._account.is_due:
+        if self._rank.is_heard and (last or self._account.is_due):
             self._account.update(self._account.own()[None], 0.0)
             self._publish(record, last=last)
 
@@ -431,7 +431,7 @@ class EpochEnd:
             self._rank.publish({"phase": "straggler", **event, "text": straggler_text(event)})
 
     def _publish(self, record: EpochRecord, *, last: bool) -> None:
-        if self._rank.number != 0:
+        if self._rank.number != 0 or not self._rank.is_heard:
             return
         period, adaptation = self._run.period, self._run.adaptation
         every = period.n if isinstance(period, EveryRows) else None

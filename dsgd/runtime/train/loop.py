@@ -58,6 +58,7 @@ def run_epochs(run: Run, rounds: Rounds, epoch_end: EpochEnd, snapshots: Snapsho
     """Run all epochs that are left; return whether training has ended, as it has."""
     at, job, rank, shard, ledger = run.at, run.job, run.rank, run.data.shard, run.rank.ledger
     state, optimizer, visits, n_rows = at.optimizer, job.optimizer, run.visits, run.data.n_rows
+    n_losses = optimizer.n_losses
     ended = at.epoch >= job.max_iter
     while not ended:
         state.start_epoch()
@@ -78,7 +79,7 @@ def run_epochs(run: Run, rounds: Rounds, epoch_end: EpochEnd, snapshots: Snapsho
         ledger.end_epoch()
         n_seen = state.n_seen
         dispersion = 0.0 if run.ends_equal(clock) else float("nan")
-        loss = state.loss_sum / (max(1, n_seen) * optimizer.n_losses)
+        loss = state.loss_sum / (max(1, n_seen) * n_losses)
         record = EpochRecord(at.epoch + 1, snapshots.elapsed_s, loss, dispersion, float("nan"))
         at.history.append(record)
         at.epoch, at.n_steps = at.epoch + 1, at.n_steps + n_seen

@@ -320,8 +320,9 @@ _DIGEST_BYTES: Final = 8
 
 def goes_on(left: SavedState | None, configuration: Mapping[str, Any]) -> bool:
     """Return whether a training of this configuration continues from the state that an earlier one has left."""
-    # By their JSON text: a NaN equals itself.
-    return left is not None and json.dumps(left.configuration) == json.dumps(configuration)
+    if left is None or left.configuration == configuration:
+        return left is not None
+    return json.dumps(left.configuration) == json.dumps(configuration)  # where a NaN equals itself
 
 
 def leave(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> SavedState | None:
@@ -332,7 +333,7 @@ def leave(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> Sav
     rank.ledger.begin_round("keep")
     digests = np.array([_digest(vector) for vector in own.values()], dtype=np.int64)
     gathered = group.allgather(np.concatenate([counters.view(np.int64), digests]))
-    all_counters, all_digests = np.hsplit(gathered, [len(counters)])
+    all_counters, all_digests = gathered[:, : len(counters)], gathered[:, len(counters) :]
     arrays: dict[str, AnyArray] = {
         "rows": np.array(rows, dtype=np.int64),
         "counters": np.ascontiguousarray(all_counters).view(np.float64),
