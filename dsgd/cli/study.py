@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from dsgd.cli.files import check_inputs, read_rows
 from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, examples, option, variants, with_options
 from dsgd.errors import InvalidParameterError
 
@@ -64,8 +66,29 @@ def _words(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(word.strip() for word in text.split(","))
 
 
-def _first_seeds(count: int | None) -> tuple[int, ...] | None:
-    return None if count is None else tuple(range(count))
+def seeds(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
+    """Return the first so many seeds, those of a range such as ``5-14``, or those with commas between; None of None.
+
+    Raises
+    ------
+    InvalidParameterError
+        The text is none of these, or means no seed.
+    """
+    if text is None:
+        return None
+    found: set[int] = set()
+    for word in (words := text.split(",")):
+        first, dash, last = word.strip().partition("-")
+        if not all(part.isascii() and part.isdigit() for part in (first, *([last] if dash else []))):
+            raise InvalidParameterError(
+                f"{param.opts[0]} {text!r}: {word!r} is no number and no range. Give how many (10), a range (5-14), or "
+                "seeds with commas (3,7)"
+            )
+        alone = len(words) == 1 and not dash
+        found |= set(range(int(first))) if alone else set(range(int(first), int(last or first) + 1))
+    if not found:
+        raise InvalidParameterError(f"{param.opts[0]} {text!r} means no seed: give at least one")
+    return tuple(sorted(found))
 
 
 def _underscored(text: str | None) -> str | None:
@@ -91,6 +114,12 @@ _ON_SCHEDULER: Final = option(
 _DATA: Final[Mapping[str, Any]] = {
     "dataset": option(
         list[str] | None, "--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`."
+    ),
+    "files": option(
+        list[str] | None,
+        "--data",
+        help="Your own rows instead: svmlight (plain, .gz, .bz2) or .npz (X, y); repeat for several files of one set, "
+        "of which a fifth is tested on.",
     ),
     "rows": option(int | None, panel=_GRID, help="Training rows of each dataset."),
 }
@@ -175,7 +204,7 @@ def _parameter(one: Option) -> Any:
     default, flags = one.default, one.flags
     many, settings = isinstance(default, (tuple, list)), dict[str, Any](help=one.help, panel=one.panel)
     if one.seeds:
-        return option(int | None, **settings, min=1, callback=_first_seeds)
+        return option(str | None, **settings, callback=seeds)
     kind: Any = list[str] if many else one.of or (str if default is None else type(default))
     if many and (one.of is int or (default and isinstance(default[0], int))):
         kind, settings["callback"] = str, _numbers_or_none if one.may_be_empty else numbers
@@ -198,9 +227,14 @@ def _asked(preset: Study, values: dict[str, Any], *, demo: bool) -> Study:
         _check_place(given, simulated=simulated)
         if simulated:
             given.setdefault("network", preset.network or preset.simulated)
-    if "data" in preset.options and ("dataset" in given or "rows" in given):
+    if "data" in preset.options and {"dataset", "rows", "files"} & set(given):
         own = {source.name: source for source in preset.data}
         other = preset.data[0] if demo else DataSource("any")
+        if "files" in given:
+            files = given["files"]
+            check_inputs(files)
+            other, own = replace(other, read=partial(read_rows, files)), {}
+            given.setdefault("dataset", [PurePath(files[0]).name])
         data = [own.get(name, replace(other, name=name)) for name in given.get("dataset") or own]
         if (rows := given.get("rows")) is not None:
             data = [replace(source, rows=rows, test_rows=None) for source in data]

@@ -55,7 +55,7 @@ def data_of_machines(source: DataSource, dtype: str, rows: Sequence[Row]) -> Stu
     name = source.name
     if name.endswith(CLUSTERS):
         return _clusters(name.removesuffix(CLUSTERS), source)
-    if name.endswith("-like") or locate(find(name), "train") is not None:
+    if source.read is not None or name.endswith("-like") or locate(find(name), "train") is not None:
         return load_or_keep(source, "float32", rows)
     own = [row for row in rows if row.get("dataset") == name]
     left = sizes_of(name, own, source.rows, source.all_test_rows)

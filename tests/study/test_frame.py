@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dsgd.report import Table
 from dsgd.report.page import command_line, machine, versions
 from dsgd.runtime import connect_client
 from dsgd.study import msf
-from dsgd.study.frame.data import majority_accuracy, objective, score
+from dsgd.study.frame.data import load_data, majority_accuracy, objective, score
 from study_rows import made_rows
 from web_page import check_page
 
@@ -304,6 +305,8 @@ def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.Monke
         *(([f"--every={text}"], "1,4,16") for text in ("", "1,,2", "0", "-1", "1.5", "a", "1;2", "²", "1,x")),
         (["--ranks", "two"], "--ranks"), (["--schedule", "fast"], "per_epoch"), (["--rows", "3"], "rows=3"),
         (["--dataset", "no-such-set"], "no-such-set"), (["--partition", "x"], "label-skewed"),
+        (["--seeds", "0"], "no seed"), (["--seeds", "5-"], "5-14"), (["--seeds", "9-5"], "no seed"),
+        (["--data", "nowhere.svm"], "nowhere.svm"), (["--data", __file__ + ".csv"], "read_csv"),
     ],
 )  # fmt: skip
 def test_a_bad_option_ends_the_command_in_one_line(
@@ -312,6 +315,22 @@ def test_a_bad_option_ends_the_command_in_one_line(
     """Exit status 2 and one line on the error stream that names what is wrong."""
     assert main(["study", "msf", "--out", str(tmp_path), *options]) == 2
     assert named in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_rows_and_seeds_of_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Several files are one set, no row of which is both trained and tested on; seeds may begin anywhere."""
+    X, y = np.arange(1200.0).reshape(600, 2), np.arange(600) % 2
+    for k in (0, 1):
+        np.savez(tmp_path / f"{k}.npz", X=X[k::2], y=y[k::2] + k)
+    files = [word for k in (0, 1) for word in ("--data", str(tmp_path / f"{k}.npz"))]
+    study = asked(monkeypatch, "msf", *files, "--seeds", "5-7")
+    assert study.values["seeds"] == (5, 6, 7)
+    assert asked(monkeypatch, "msf", *files, "--seeds", "3,9", "--rows", "200").values["seeds"] == (3, 9)
+    data = load_data(study.values["data"][0], "float32")
+    assert (data.name, data.X.dtype, len(data.y_test)) == ("0.npz", np.float32, 120)
+    assert sorted([*data.X[:, 0], *data.X_test[:, 0]]) == X[:, 0].tolist()
+    with pytest.raises(DsgdError, match="600 rows"):
+        load_data(replace(study.values["data"][0], rows=550), "float32")
 
 
 def test_missing_extras_are_named_before_anything_is_run(

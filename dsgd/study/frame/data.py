@@ -55,11 +55,15 @@ class DataSource:
         Training rows: a draw without replacement of that many, or as many generated; all of them by default.
     test_rows : int, optional
         Test rows. By default a quarter of `rows`, or all where `rows` is not given.
+    read : callable, optional
+        Returns rows and labels of the caller's own, which are then used under this name. The test rows are drawn from
+        them: a fifth by default.
     """
 
     name: str
     rows: int | None = None
     test_rows: int | None = None
+    read: Callable[[], tuple[Any, AnyArray]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -130,6 +134,8 @@ def file_names(source: str) -> str:
 def load_data(source: DataSource, dtype: str) -> StudyData:
     """Load a dataset if it is on this machine, else generate its twin."""
     test_rows, begin = source.all_test_rows, time.perf_counter()
+    if source.read is not None:
+        return _own_data(source, source.read, dtype)
     train = load_or_generate(source.name, "train", n_rows=source.rows, dtype=dtype)
     test = load_or_generate(source.name, "test", n_rows=test_rows, dtype=dtype)
     if train.task == "regression":
@@ -139,13 +145,34 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
     return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy, took_s)
 
 
+def _own_data(source: DataSource, read: Callable[[], tuple[Any, AnyArray]], dtype: str) -> StudyData:
+    """Return a draw of the rows of somebody's own: first those to test on, then those to train on."""
+    begin = time.perf_counter()
+    X, y = read()
+    X = X.astype(dtype)
+    asked, n_classes = f"DataSource({source.name!r}, rows={source.rows})", len(np.unique(y))
+    if not 2 <= n_classes <= len(y) // 2:
+        raise InvalidParameterError(f"{asked}: the study trains classifiers, and the targets have {n_classes} values.")
+    n_test = source.all_test_rows or len(y) // 5
+    n = source.rows or len(y) - n_test
+    if min(n, n_test) < 100 or n + n_test > len(y):
+        raise InvalidParameterError(
+            f"{asked}: there are {len(y):,} rows, of which {n:,} to train on and {n_test:,} to test on; a study needs "
+            "at least 100 of each. Ask for fewer, or give more rows."
+        )
+    order = np.random.default_rng(0).permutation(len(y))
+    test, train = np.sort(order[:n_test]), np.sort(order[n_test : n_test + n])
+    took_s = time.perf_counter() - begin
+    return StudyData(source.name, "own files", X[train], y[train], X[test], y[test], None, took_s)
+
+
 def load_or_keep(source: DataSource, dtype: str, rows: Sequence[Row]) -> StudyData | MissingData:
     """Load a dataset as `load_data` does, but never a twin for one that a study has measured already.
 
     - returned: the latter if the set is not on this machine and rows of it are there: what is left of it.
     """
     own = [row for row in rows if row.get("dataset") == source.name]
-    if own and not source.name.endswith("-like") and locate(find(source.name), "train") is None:
+    if own and source.read is None and not source.name.endswith("-like") and locate(find(source.name), "train") is None:
         left = sizes_of(source.name, own, source.rows, source.all_test_rows)
         if left is not None:
             return left

@@ -19,8 +19,14 @@ def data(default: Sequence[DataSource], **more: Any) -> Option:
 
 
 def seeds(default: Sequence[int] = (0, 1, 2), **more: Any) -> Option:
-    """Return the option of the seeds, of which the command line takes the number."""
-    return Option(tuple(default), "Repetitions of each run.", seeds=True, least=0, **more)
+    """Return the option of the seeds."""
+    return Option(
+        tuple(default),
+        "Seeds of the repetitions of each run: how many (10), or which (5-14).",
+        seeds=True,
+        least=0,
+        **more,
+    )
 
 
 def epochs(default: int, **more: Any) -> Option:

@@ -58,7 +58,7 @@ class Option:
         What the command line takes where the default does not tell: int or float. Numbers have commas between; words
         too, or are repeated options where it has other `flags`.
     words, seeds : bool, default False
-        Whether words have commas between in any case, and whether it takes how many seeds.
+        Whether words have commas between in any case, and whether these are seeds.
     flags : sequence of str
         Its names on the command line; ``--name`` by default.
     panel : str
