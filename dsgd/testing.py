@@ -37,7 +37,7 @@ from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AbstractStrategy, LocalSGD, MinibatchSGD, check_combination
 from dsgd.sync.base import Exchange, Talk
-from dsgd.sync.period import Once, Weighing
+from dsgd.sync.period import Once, RoundClock, Weighing
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = [
@@ -388,6 +388,12 @@ def check_says_what_it_does(strategy: AbstractStrategy[Any]) -> None:
         require(value in get_args(choices), f"{name} must be one of {get_args(choices)}, got {value!r}")
     rounds = strategy.period.rounds_per_epoch(list(_ROWS))
     require(isinstance(rounds, int) and rounds >= 1, f"its period must have 1 or more rounds per epoch, got {rounds!r}")
+    last = RoundClock(0, rounds - 1, rounds, is_last=False)
+    require(
+        isinstance(strategy.period, Once) or strategy.period.is_due(last),
+        f"its period has no exchange at the end of an epoch (is_due({last}) is False): what is looked at and kept "
+        "there would be the model of one rank",
+    )
 
 
 def check_state_is_arrays(strategy: AbstractStrategy[Any]) -> None:

@@ -225,6 +225,11 @@ class AbstractPeriod(Checked, ABC):
         """Return whether the ranks synchronise at the end of this round, as they do of all; the same on every rank."""
         return True
 
+    @property
+    def is_always_due(self) -> bool:
+        """Whether every round ends with an exchange, since `is_due` is the one above."""
+        return type(self).is_due is AbstractPeriod.is_due
+
     def on_rows_of(self, density: float) -> AbstractPeriod:
         """Return the period on rows of this density, which is this one unless it depends on them.
 

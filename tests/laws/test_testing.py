@@ -18,7 +18,18 @@ from dsgd.comm.topology import AbstractTopology, Complete, Exponential, Grid, Ra
 from dsgd.compress import AbstractCompressor, AbstractMemory
 from dsgd.errors import InvalidParameterError
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import ASGD, DPSGD, AbstractStrategy, DiLoCo, LocalSGD, MinibatchSGD, OneShotAveraging, resolve
+from dsgd.sync import (
+    ASGD,
+    DPSGD,
+    AbstractStrategy,
+    DiLoCo,
+    EveryRows,
+    LocalSGD,
+    MinibatchSGD,
+    OneShotAveraging,
+    RoundClock,
+    resolve,
+)
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import Exchange, NoState
 from dsgd.testing import check_compressor, check_strategy, check_topology
@@ -92,6 +103,21 @@ class Still(Beyond):
         vector[:] = 0.0
 
 
+class NeverDue(EveryRows):
+    """Rounds of eight rows, none of which ends with an exchange."""
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return that it is not."""
+        return False
+
+
+@dataclass(frozen=True)
+class Late(LocalSGD):
+    """Has no exchange in training."""
+
+    period = NeverDue(8)
+
+
 @dataclass
 class Mutable(AbstractStrategy[Any]):
     """Is no value."""
@@ -111,6 +137,7 @@ class Mutable(AbstractStrategy[Any]):
         (Random(8), "check_runs_repeat"),
         (Still(8), "check_learns"),
         (Mutable(), "check_is_value"),
+        (Late(), "check_says_what_it_does"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -118,6 +145,19 @@ def test_strategies_that_break_a_law_are_told_which(strategy: Any, law: str) -> 
     """The error names the law and the strategy."""
     with pytest.raises(AssertionError, match=f"{law}: .*{type(strategy).__name__}"):
         check_strategy(strategy)
+
+
+@pytest.mark.parametrize("where", [{"n_jobs": 2}, {"n_jobs": 3}, {"client": SimulatedCluster(3)}], ids=str)
+@pytest.mark.parametrize("tol", [None, 10.0], ids=["planned end", "early end"])
+def test_training_without_a_last_exchange_ends_with_one(where: dict[str, Any], tol: float | None) -> None:
+    """What a period leaves out is left out in kernels of many rounds, too, and a fit returns the mean of the ranks."""
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    late, once = (
+        SGDClassifier(sync=sync, max_iter=3, n_iter_no_change=1, tol=tol, learning_rate="constant", eta0=0.1,
+                      random_state=0, **where).fit(X, X[:, 0] > 0)
+        for sync in (Late(), OneShotAveraging())
+    )  # fmt: skip
+    np.testing.assert_allclose(late.coef_, once.coef_, rtol=1e-12)
 
 
 @dataclass(frozen=True)

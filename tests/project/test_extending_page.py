@@ -19,13 +19,14 @@ from dsgd.cli.options import compressing
 from dsgd.compress import QSGD
 from dsgd.errors import InvalidParameterError
 from dsgd.sync import DPSGD, LocalSGD
-from dsgd.testing import check_compressor, check_topology
+from dsgd.testing import check_compressor, check_strategy, check_topology
 from gangs import connect_with, raise_first, run_ranks
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 import epochs
 from chords import Chords
 from eight_bits import EightBits
+from rarer import Rarer
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "docs" / "examples"
@@ -73,6 +74,12 @@ def test_the_topology_keeps_the_laws() -> None:
     """It passes every check, and a strategy takes it."""
     check_topology(Chords())
     assert fitted(DPSGD(every=64, topology=Chords())).ledger_.totals()["bytes_sent"] > 0
+
+
+def test_the_period_changes_from_epoch_to_epoch() -> None:
+    """It passes every check, and epochs of 134 rows have 8, 4 and 2 averages, and not as many as the first."""
+    check_strategy(Rarer(8))
+    assert fitted(Rarer(16)).ledger_.totals()["rounds"] == 8 + 4 + 2
 
 
 @pytest.mark.parametrize("n", [2, 3])

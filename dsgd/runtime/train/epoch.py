@@ -136,10 +136,11 @@ def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> t
         dual = at.dual.of(params)
         dual.enter()
         vector = dual.vector
-    ended_early = at.epoch < run.job.max_iter
-    last = RoundClock(0, at.cut.rounds - 1, at.cut.rounds, is_last=False)
-    if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
-        # A strategy that waits for the last round that was planned has yet to average.
+    ended_early, epoch = at.epoch < run.job.max_iter, run.job.epochs_before + at.epoch - (not to_look)
+    last = RoundClock(epoch, at.cut.rounds - 1, at.cut.rounds, is_last=not ended_early)
+    if strategy.exchanges == "model" and not run.period.is_due(last):
+        # A period of the user's may leave an epoch without an exchange at its end, and one that waits for the last
+        # round that was planned has yet to average.
         with ledger.round("look" if to_look else "sync"):
             strategy.sync(group, vector, run.weights.share, at.strategy)
     if not strategy.ends_equal:

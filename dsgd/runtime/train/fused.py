@@ -38,7 +38,7 @@ _MAX_STRIDE: Final = 64
 
 def is_plain(strategy: AbstractStrategy[Any]) -> bool:
     """Return whether every round of a strategy is local steps and a plain weighted mean of models."""
-    return strategy.fuses and not strategy.overlap and strategy.compressor is None
+    return strategy.fuses and not strategy.overlap and strategy.compressor is None and strategy.period.is_always_due
 
 
 def takes_plain_steps(job: TrainJob) -> bool:

@@ -22,7 +22,7 @@ from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.state import TrainState, looks_at_suffix, suffix_share
 from dsgd.runtime.train.visits import RowVisits
 from dsgd.stages import stage
-from dsgd.sync import AbstractPeriod, Cut, GrowingBatch, RoundClock
+from dsgd.sync import AbstractPeriod, Cut, RoundClock
 from dsgd.sync.compression import acts_alone
 from dsgd.types import FloatVector
 
@@ -45,6 +45,7 @@ class Run:
     deadlines: Deadlines
     weights: EpochWeights
     rates: PooledRates
+    alone: bool
 
     def clock_at(self, number: int) -> RoundClock:
         """Return where a round of this epoch is in training."""
@@ -53,8 +54,8 @@ class Run:
         return RoundClock(self.job.epochs_before + epoch, number, rounds, is_last)
 
     def cut_epoch(self) -> None:
-        """Cut the epoch that begins as its period says, where that is not the same in all of them."""
-        if isinstance(self.period, GrowingBatch):
+        """Cut the epoch that begins as its period says, which may be another way in each of them."""
+        if not self.alone and self.adaptation is None:
             epoch = self.job.epochs_before + self.at.epoch
             self.at.cut = Cut.whole(self.rows, self.period.rounds_in_epoch(self.rows, epoch))
 
@@ -101,7 +102,21 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
             visits.add_looks(looks, suffix_share(job))
         rates = PooledRates.begin(rank, job, data.shard, rows, weights.share)
     return Run(
-        rank, job, data, rows, density, period, at, visits, gradient, fused, adaptation, deadlines, weights, rates
+        rank,
+        job,
+        data,
+        rows,
+        density,
+        period,
+        at,
+        visits,
+        gradient,
+        fused,
+        adaptation,
+        deadlines,
+        weights,
+        rates,
+        alone,
     )
 
 
