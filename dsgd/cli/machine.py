@@ -57,14 +57,17 @@ def calibrate(
     """Measure bandwidth, latency, reduction, kernels and waiting of a cluster; print them, and keep them in a file.
 
     It takes some ten seconds. dsgd tune, studies and the simulator read the file, which is measured again when workers
-    or versions change. Without --workers and --scheduler, threads of this process are measured.
+    or versions change. What a busy machine has shown is not kept. Without --workers and --scheduler, threads of this
+    process are measured.
     """
     from dsgd.cli.options import compressing, parse_sync
+    from dsgd.report.page import is_busy, load, machine
     from dsgd.sim import known_costs
     from dsgd.sync import MinibatchSGD
 
     strategies = [MinibatchSGD(), *(parse_sync(text) for text in sync or ())]
     strategies += [compressing(1024, text) for text in compress or ()]
+    busy = is_busy([{"load_at_start": load(), "machine": machine()}])
     with connected(workers, scheduler) as client:
         saved = known_costs(
             client,
@@ -73,11 +76,13 @@ def calibrate(
             ranks=None if client is not None else jobs,
             transport=transport,
             renew=renew,
+            keep=not busy,
         )
+    spoilt = busy and not saved.reused
     if as_json:
-        typer.echo(json.dumps(described(saved)))
+        typer.echo(json.dumps(described(saved) | {"busy": spoilt}))
     else:
-        _show(saved)
+        _show(saved, kept=not spoilt)
 
 
 def described(saved: SavedCosts) -> dict[str, Any]:
@@ -103,7 +108,7 @@ def described(saved: SavedCosts) -> dict[str, Any]:
     }
 
 
-def _show(saved: SavedCosts) -> None:
+def _show(saved: SavedCosts, *, kept: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -136,8 +141,13 @@ def _show(saved: SavedCosts) -> None:
         )
     console.print(f"\n{_N_ROWS:,} sparse rows of {_N_ENTRIES} entries, {_N_COLUMNS} columns, would take:")
     console.print(table)
-    how = "read from" if saved.reused else f"measured in {saved.seconds:.1f} s, kept in"
-    console.print(f"\n{how} {saved.path}", markup=False, soft_wrap=True)
+    how = f"read from {saved.path}" if saved.reused else f"measured in {saved.seconds:.1f} s, kept in {saved.path}"
+    if not kept:
+        how = (
+            f"measured in {saved.seconds:.1f} s and not kept: other work kept this machine busy, and costs are too "
+            "high. Measure again when it is idle."
+        )
+    console.print(f"\n{how}", markup=False, soft_wrap=True)
 
 
 def _rate(byte_s: float) -> str:

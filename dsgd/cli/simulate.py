@@ -29,7 +29,7 @@ _OPTIONS: Final = {
         list[str] | None, help="1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN; give several to compare them."
     ),
     "calibration": option(
-        list[str] | None, help="File of dsgd calibrate: the links and cores measured there, as one more network."
+        list[str] | None, help="File of dsgd calibrate: its links and cores; with --network also its cores there."
     ),
     "stragglers": option(str, default="none", help="none, exponential, slow-rank or heavy-tail."),
     "task": options.TASK, "loss": options.PLAIN_LOSS,
@@ -107,12 +107,16 @@ def _clusters(
     """Return the simulated clusters by the names of their networks and files."""
     from dsgd.sim import SimulatedCluster, open_costs
 
-    names = network or ([] if calibration else ["1GbE"])
-    clusters = {name: SimulatedCluster(ranks, name, stragglers=stragglers, seed=seed) for name in names}
-    for path in calibration or ():
-        twin = open_costs(path).model.calibration
-        clusters[path] = SimulatedCluster(ranks, twin.network, twin.compute, stragglers, seed)
-    return clusters
+    if not calibration:
+        return {name: SimulatedCluster(ranks, name, None, stragglers, seed) for name in network or ["1GbE"]}
+    twins = {path: open_costs(path).model.calibration for path in calibration}
+    places = {path: (twin.network, twin.compute) for path, twin in twins.items()}
+    places |= {
+        name if len(twins) == 1 else f"{name}, cores of {path}": (name, twin.compute)
+        for name in network or ()
+        for path, twin in twins.items()
+    }
+    return {name: SimulatedCluster(ranks, *place, stragglers, seed) for name, place in places.items()}
 
 
 def _report(estimator: Any, X: Any, y: Any) -> dict[str, float]:

@@ -39,6 +39,9 @@ class Ledger:
         The worker of each rank if ranks run on workers; each of several threads of a worker is a rank.
     stages : sequence of Stage
         The time and bytes of the whole fit, in the caller's process and on the workers; see `dsgd.stages`.
+    dask_bytes : int
+        What Dask itself has moved for a job on workers: the plan to each of them, and models and records back. Rows
+        that it has moved to the workers are in `stages`.
     record : callable or None
         Makes the `dsgd.sim.RunRecord` of this ledger, which `what_if` asks; None of what is not trained by SGD.
 
@@ -54,6 +57,7 @@ class Ledger:
     elapsed_s: float = field(default=0.0)
     workers: Sequence[str] = ()
     stages: Sequence[Stage] = ()
+    dask_bytes: int = 0
     record: Callable[[Ledger], Any] | None = field(default=None, repr=False, compare=False)
 
     def totals(self) -> dict[str, float]:
@@ -256,6 +260,8 @@ class Ledger:
             share = totals["control_s"] / spent if spent > 0 else 0.0
             sent = f"{_bytes_text(totals['control_bytes_sent'])} in {totals['control_messages']:.0f} messages"
             lines.append(f"control, beside the algorithm: {share:.1%} of the rank-seconds, {sent}")
+        if self.dask_bytes:
+            lines.append(f"Dask, beside the ranks: {_bytes_text(self.dask_bytes)} for plan, model and records")
         if self.workers:
             threads = Counter(self.workers).values()
             lines.append(

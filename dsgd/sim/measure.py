@@ -318,6 +318,7 @@ def known_costs(
     transport: TransportName = "auto",
     folder: str | os.PathLike[str] | None = None,
     renew: bool = False,
+    keep: bool = True,
     limit_s: float = 60.0,
     deadline_s: float = math.inf,
 ) -> SavedCosts:
@@ -331,6 +332,8 @@ def known_costs(
         Where files are; None takes ``calibrations`` in the cache folder, see `dsgd.datasets.cache_folder`.
     renew : bool, default False
         Whether to measure again even if there is a valid file.
+    keep : bool, default True
+        Whether to write what was measured.
 
     Returns
     -------
@@ -369,7 +372,8 @@ def known_costs(
         model, measured_at = model.merged(saved.model), saved.measured_at
     # A file that cannot be written costs time, never a result.
     with contextlib.suppress(OSError):
-        write_costs(model, path, signature, measured_at)
+        if keep:
+            write_costs(model, path, signature, measured_at)
     return SavedCosts(model, path, measured_at, seconds)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
 import threading
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import dask
 import dask.array as da
 import numpy as np
@@ -29,6 +32,7 @@ from dsgd.errors import (
 )
 from dsgd.runtime import Timeouts, client_for, client_of, close_own_cluster, connect_client, run_on_cluster
 from dsgd.runtime.gang import cluster as cluster_module
+from dsgd.runtime.gang import job
 from dsgd.runtime.worker import process
 from gang_cluster import client_fixture, cluster_fixture, on_ranks, once, put_blocks, start_cluster, wait_until
 from gangs import raise_first, run_ranks
@@ -150,6 +154,31 @@ def test_the_account_and_the_stats_come_home(client: Client) -> None:
     counted = on_ranks(client, programs.add_up).ledger.totals()
     assert counted["rounds"] == 1
     assert counted["bytes_sent"] > 3 * 32
+
+
+def test_what_dask_moves_is_counted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan and outcomes, as they are pickled for the wire, and nothing of a fit in this process."""
+    sent: list[int] = []
+
+    def collect(*args: Any) -> Any:
+        outcomes = original(*args)
+        sent.append(len(pickle.dumps(outcomes)))
+        return outcomes
+
+    def pickled(value: Any) -> bytes:
+        found = cloudpickle.dumps(value)
+        sent.append(len(found))
+        return found
+
+    original = job._collect
+    monkeypatch.setattr(job, "_collect", collect)
+    monkeypatch.setattr(job, "cloudpickle", SimpleNamespace(dumps=pickled))
+    X = np.random.default_rng(0).standard_normal((9_000, 5))
+    model = SGDClassifier(sync=1, max_iter=2, tol=None, client=client).fit(X, X[:, 0] > 0)
+    payload, given, outcomes = sent
+    assert model.ledger_.dask_bytes == pytest.approx(3 * payload + given + outcomes, rel=0.02)
+    assert "Dask, beside the ranks: " in model.ledger_.summary()
+    assert SGDClassifier(max_iter=2, tol=None, n_jobs=2).fit(X, X[:, 0] > 0).ledger_.dask_bytes == 0
 
 
 def test_progress_reaches_the_caller(client: Client) -> None:

@@ -238,7 +238,7 @@ def test_the_command_compares_strategies_periods_and_compressors():
 
 
 def test_the_command_takes_what_was_measured(data, tmp_path):
-    """``dsgd simulate --calibration`` runs on the links and cores of a file; a file that is none is named."""
+    """``dsgd simulate --calibration`` has links and cores of a file, or its cores elsewhere; what is none is named."""
     X, y = data
     np.savez(tmp_path / "rows.npz", X=X, y=y)
     way = Link(byte_s=1e-9, overhead_s=1e-3)
@@ -251,6 +251,9 @@ def test_the_command_takes_what_was_measured(data, tmp_path):
     cluster = SimulatedCluster(3, twin.network, twin.compute)
     options = {"max_iter": 2, "tol": None, "random_state": 0, "sync": 64}
     assert measured["seconds"] == SGDClassifier(**options, client=cluster).fit(X, y).ledger_.elapsed_s
+    found = CliRunner().invoke(app, [*command, "--network", "WAN"], catch_exceptions=False)
+    elsewhere = SGDClassifier(**options, client=SimulatedCluster(3, "WAN", twin.compute)).fit(X, y).ledger_.elapsed_s
+    assert [one["seconds"] for one in json.loads(found.stdout)["networks"]] == [measured["seconds"], elsewhere]
     with pytest.raises(InvalidParameterError, match=r"rows\.npz is not a calibration"):
         open_costs(tmp_path / "rows.npz")
 

@@ -260,17 +260,16 @@ def run_on_cluster(
             # KeyboardInterrupt above all: the ranks must not continue without a client.
             handle.break_off(f"the client stopped it ({type(error).__name__})")
             raise
-    return _result(outcomes, recovery, time.perf_counter() - began)
+    return _result(outcomes, recovery, time.perf_counter() - began, len(outcomes) * len(payload) + len(of_first))
 
 
-def _result(outcomes: Sequence[MemberOutcome], recovery: Recovery, elapsed_s: float) -> GangResult:
-    """Return the outcomes of the members."""
+def _result(outcomes: Sequence[MemberOutcome], recovery: Recovery, elapsed_s: float, n_sent: int) -> GangResult:
+    """Return the outcomes of the members, to which Dask has taken so many bytes."""
     stats = [stats for o in outcomes for stats in o.stats]
-    ledger = Ledger(
-        sorted((records for o in outcomes for records in o.records), key=lambda records: records.rank),
-        elapsed_s=elapsed_s,
-        workers=[str(entry["worker"]) for entry in stats],
-    )
+    records = sorted((records for o in outcomes for records in o.records), key=lambda records: records.rank)
+    brought = sum(one.records.nbytes + one.epochs.nbytes for one in records) + sum(len(o.value) for o in outcomes)
+    workers = [str(entry["worker"]) for entry in stats]
+    ledger = Ledger(records, elapsed_s=elapsed_s, workers=workers, dask_bytes=n_sent + brought)
     stages = [found for o in outcomes for found in o.stages]
     return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events, stages)
 
