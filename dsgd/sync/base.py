@@ -73,7 +73,7 @@ class AbstractStrategy(Checked, ABC, Generic[StateT]):
         far as rows allow (`dsgd.local.SGD.pooled_factor`).
     suffix : float
         If rates fall like 1 / t, the mean model over this share of the steps of an epoch, the last ones, replaces the
-        last model (`dsgd.local.sgd_state`); zero takes the last one. Of strategies that exchange gradients, and of
+        last model (`dsgd.local.sgd`); zero takes the last one. Of strategies that exchange gradients, and of
         threads that share a model.
     keep_models : bool
         Whether training returns, beside the model that `collect` makes, the one that each rank ends with.

@@ -32,7 +32,7 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     ``B^(1 - p)`` at rates c / t^p, which is B at constant ones, as far as rows of that length allow.
 
     Where rates fall like 1 / t, as they do by default, the model at the end of an epoch is the mean over its last half
-    (`dsgd.local.sgd_state`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0``
+    (`dsgd.local.sgd`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0``
     leaves the last one.
 
     A batch may grow in the place of a rate that falls: where others divide the rate by a factor, the batch is
@@ -233,7 +233,7 @@ class GradientBuckets:
         if self._compressor is None:
             weighted_mean(self._group, part, self._weight)
         else:
-            from dsgd.collectives.compressed import compressed_mean  # most gradients are summed whole
+            from dsgd.collectives.means import compressed_mean  # most gradients are summed whole
 
             compressed_mean(self._group, part, self._weight, self._compressor, self._memory)
 

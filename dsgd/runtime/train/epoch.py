@@ -24,13 +24,11 @@ from dsgd.ledger import PHASES, WAIT, WIRE, RankLedger
 from dsgd.local import SGD, Objective, Shard
 from dsgd.local.base import Evaluation
 from dsgd.local.objective import Deviance
-from dsgd.local.sgd import is_finite
-from dsgd.local.sgd_state import SGDState
+from dsgd.local.sgd import SGDState, is_finite
 from dsgd.progress import ProgressEvent
 from dsgd.runtime.progress import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.job import Divergence, EpochRecord, Validation, best_of
-from dsgd.runtime.train.rounds import Rounds
-from dsgd.runtime.train.run import Run
+from dsgd.runtime.train.rounds import Rounds, Run
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import BestModel, settle_suffix
 from dsgd.runtime.train.visits import charge_visit

@@ -18,7 +18,7 @@ from dsgd.comm.memory.segment import Window
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, Shard
 from dsgd.local.base import AbstractRows
-from dsgd.local.sgd_state import SGDState
+from dsgd.local.sgd import SGDState
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.visits import MOST_ENTRIES_PER_CALL, entries_per_call

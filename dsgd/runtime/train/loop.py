@@ -8,7 +8,7 @@ take eighty.
 Method: what they would find out is done directly. Models, losses, objectives, records and the ledger are those of the
 usual way, to the bit; where a number looks as if training were over, the usual way ends the epoch.
 
-Threads, Dask workers and any other gang run this same program. A run is set up once (`dsgd.runtime.train.run`). An
+Threads, Dask workers and any other gang run this same program. A run is set up once (`dsgd.runtime.train.rounds`). An
 epoch is cut into the same number of rounds on every rank; in each round a rank works on its slice of rows and then, if
 the strategy says so, synchronises (`dsgd.runtime.train.rounds`). If the strategy finds its period during training, the
 rest of an epoch is cut into new rounds (`dsgd.runtime.train.adaptation`). At the end of an epoch ranks sum one short
@@ -37,8 +37,7 @@ from dsgd.runtime.train.epoch import (
 )
 from dsgd.runtime.train.fused import takes_plain_steps
 from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
-from dsgd.runtime.train.rounds import Rounds
-from dsgd.runtime.train.run import Run, begin_run
+from dsgd.runtime.train.rounds import Rounds, Run, begin_run
 from dsgd.runtime.train.serving import begin_servers
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import leave, take_over

@@ -18,7 +18,7 @@ from dsgd.kernels.rounds import run_shared_rows
 from dsgd.ledger import COMPUTE
 from dsgd.local import SGD, AbstractState, Residency, Shard
 from dsgd.local.base import AbstractRows
-from dsgd.local.sgd_state import SGDState, add_to_suffix
+from dsgd.local.sgd import SGDState, add_to_suffix
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.decisions import Deadlines
 from dsgd.runtime.train.job import TrainJob
