@@ -174,27 +174,7 @@ def fit(
 
 
 def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -> Any:
-    """Return the classifier or the regressor for a task.
-
-    Parameters
-    ----------
-    task : {"auto", "classification", "regression"}
-        ``"auto"`` goes by the loss.
-    loss : str or None
-        The loss; None takes the default of the estimator.
-    parameters : mapping
-        The other parameters of the estimator.
-
-    Returns
-    -------
-    SGDClassifier or SGDRegressor
-        Not fitted.
-
-    Raises
-    ------
-    InvalidParameterError
-        The task is unknown.
-    """
+    """Return the classifier or the regressor for a task; ``"auto"`` goes by the loss."""
     check_choice("--task", task, ("auto", "classification", "regression"))
     from dsgd import SGDClassifier, SGDRegressor
 
@@ -206,15 +186,7 @@ def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -
 
 
 def encoding(tables: Any, categorical: str) -> dict[str, Any]:
-    """Return the parameters of an estimator that make rows of numbers of tables.
-
-    Parameters
-    ----------
-    tables : TableFiles or None
-        None where the files are others, which hold numbers.
-    categorical : str
-        What becomes of columns of strings; see `dsgd.preprocessing.ColumnEncoder`.
-    """
+    """Return the parameters of an estimator that make rows of numbers of tables; none for other files."""
     if tables is None:
         return {}
     from dsgd.preprocessing import ColumnEncoder

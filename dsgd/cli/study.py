@@ -47,13 +47,7 @@ STUDIES: Final[Mapping[str, str]] = {
 
 
 def numbers(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
-    """Return the whole numbers in a text such as ``1,4,16``, in the order given; None of None.
-
-    Raises
-    ------
-    InvalidParameterError
-        Something in it is not a whole number above 0.
-    """
+    """Return the whole numbers in a text such as ``1,4,16``, in the order given; None of None."""
     found = _words(text)
     for word in found or ():
         if not (word.isascii() and word.isdigit() and int(word) > 0):
@@ -259,21 +253,7 @@ def _study() -> None:
 
 
 def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], *, as_json: bool) -> None:
-    """Write a report with its pictures, and print what it says.
-
-    Parameters
-    ----------
-    page : Page
-        The report.
-    out : pathlib.Path
-        The folder.
-    tables : sequence of Table
-        What is printed for people, before the claims.
-    facts : dict
-        What is printed for programs, beside the claims.
-    as_json : bool
-        Whether to print for programs: one JSON object.
-    """
+    """Write a report with its pictures, and print what it says: tables and claims for people, or one JSON object."""
     path = page.save(out)
     if as_json:
         known = {
@@ -290,17 +270,7 @@ def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], 
 
 
 def show(page: Page, tables: Sequence[Table], path: Path) -> None:
-    """Print what a report says, and where it is, for people.
-
-    Parameters
-    ----------
-    page : Page
-        The report.
-    tables : sequence of Table
-        What of it is printed.
-    path : pathlib.Path
-        Where it was written.
-    """
+    """Print what a report says, and where it is, for people."""
     from dsgd.report import show_tables
 
     console = show_tables(tables)
@@ -313,26 +283,7 @@ def show(page: Page, tables: Sequence[Table], path: Path) -> None:
 def follow(
     runs: Iterator[StudyRun], total: int, columns: Sequence[str], out: Path, *, quiet: bool
 ) -> list[dict[str, Any]]:
-    """Go through the runs of a study with a progress bar; return their rows.
-
-    Parameters
-    ----------
-    runs : iterator of StudyRun
-        The runs, each done when the iterator reaches it.
-    total : int
-        How many there will be.
-    columns : sequence of str
-        Columns of a row that the bar shows, besides the number of ranks.
-    out : pathlib.Path
-        The folder, for the messages of an interrupted or resumed study.
-    quiet : bool
-        Print nothing.
-
-    Returns
-    -------
-    list of dict
-        The rows.
-    """
+    """Go through the runs of a study with a progress bar that shows some columns; return their rows."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -40,11 +40,8 @@ _COMBINE: Final[dict[str, Combine]] = {"sum": np.add, "min": np.minimum, "max": 
 class Group:
     """Collectives over one transport; every rank calls the same ones in the same order.
 
-    Notes
-    -----
-    Vectors are C-contiguous arrays of any shape and of a dtype in `dsgd.comm.frames.DTYPE_CODES`. Scratch
-    memory is kept from call to call, one buffer per dtype, so that rounds of equal size allocate nothing. Every method
-    raises what `AbstractTransport.exchange` raises.
+    Vectors are C-contiguous arrays of any shape and of a dtype in `dsgd.comm.frames.DTYPE_CODES`. Scratch memory is
+    kept, one buffer per dtype, so that rounds of equal size allocate nothing.
     """
 
     def __init__(
@@ -368,10 +365,9 @@ _LONG: Final = 20
 
 
 def calibrate(group: Group, n_bytes: int = 1 << 20) -> cost.Link:
-    """Return the cost of a message in this gang, the same on every rank.
+    """Return the cost of a message in this gang, the same on every rank; ``Group(transport, link=...)`` chooses by it.
 
-    ``Group(transport, link=calibrate(group))`` chooses algorithms by it. Sums are then added up in an order that
-    depends on what was measured: leave it where models must be the same to the bit from run to run.
+    Sums are then added up in an order that depends on what was measured: leave it where models must repeat to the bit.
     """
     transport = group.transport
     if transport.processes:

@@ -1,10 +1,8 @@
-"""Steps of SGD on rows, and sums of losses over them.
+"""Steps of SGD on rows, one after another, dense and sparse and of any number of outputs, and sums of losses over them.
 
-Sequential SGD: a step on one row after another, for dense and sparse rows and any number of outputs.
-
-The problem: minimise ``(1/n) sum_i w_i loss(<x_i, w> + b, y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``.
-One step on row i, at rate eta: ``w <- max(0, 1 - (1 - r) eta alpha) w - eta slope x_i``, ``b <- b - eta slope``, then
-the cumulative L1 truncation of `dsgd.kernels.scaled`. Order and constants are scikit-learn's (`_sgd_fast.pyx.tp`).
+The problem: minimise ``(1/n) sum_i w_i loss(<x_i, w> + b, y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``. One step on
+row i, at rate eta: ``w <- max(0, 1 - (1 - r) eta alpha) w - eta slope x_i``, ``b <- b - eta slope``, then the
+cumulative L1 truncation of `dsgd.kernels.scaled`. Order and constants are scikit-learn's (`_sgd_fast.pyx.tp`).
 
 A step costs the entries of its row, although the penalties change every weight: `dsgd.kernels.scaled` says how. What is
 kept from call to call is in three vectors (`dsgd.kernels.state`); steps along the gradient of many rows are in
@@ -13,10 +11,6 @@ kept from call to call is in three vectors (`dsgd.kernels.state`); steps along t
 Layout of the parameters: weights, then one intercept per output. Weights are (n_outputs, n_features) for dense rows, so
 that each output is a contiguous inner product, and (n_features, n_outputs) for sparse rows, so that an entry of a row
 meets the weights of all outputs in one cache line.
-
-Kernels get places in the order of an epoch (`dsgd.kernels.order`).
-
-Sums over rows that measure a model: loss, correct predictions, squared error.
 """
 
 from __future__ import annotations

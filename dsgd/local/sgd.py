@@ -111,17 +111,13 @@ class SGDState(AbstractState):
 class Dual:
     """A model of one rank that turns into its dual and back, in the same memory.
 
-    Problem: a mean of models has hardly a zero, since a weight is zero on some ranks and not on others. And a weight
-    pays its penalty when its feature is seen: a rank that has not seen it brings it unpaid into the mean, so that a
-    feature which few ranks see pays a share of its penalty.
-
-    Method: with the cumulative penalty, a weight w is z, the sum of its steps without penalty, moved towards zero by u,
-    the penalty due so far (`dsgd.kernels.scaled`). Ranks mix z and u as the strategy says, and compute the model from
-    the results. With means of both, that is one soft threshold after the mean, by the mean of the sums of their rates.
-    The state of a strategy (an anchor, a centre, a velocity, a residual) is then in terms of z and u, too. All
-    operations of strategies are linear, so a model that the steps of one rank leave unchanged stays unchanged.
-
-    Cost: two passes over the weights per exchange, one number more on the wire; nothing without an L1 penalty.
+    A mean of models has hardly a zero, since a weight is zero on some ranks and not on others; and a feature which few
+    ranks see would pay a share of its penalty. With the cumulative penalty, a weight w is z, the sum of its steps
+    without penalty, moved towards zero by u, the penalty due so far (`dsgd.kernels.scaled`). Ranks mix z and u as the
+    strategy says, and compute the model from the results: one soft threshold after the mean. All operations of
+    strategies are linear, so their state is in terms of z and u, too, and a model that one rank leaves unchanged stays
+    unchanged. Cost: two passes over the weights per exchange, one number more on the wire; nothing without an L1
+    penalty.
 
     Source: Yuan, Zaheer and Reddi 2021 (federated dual averaging, algorithm 2: primal averages lose the zeros); theirs
     is for local SGD with rates of rounds; here the mean of the ranks' sums of rates takes their place.

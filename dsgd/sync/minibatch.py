@@ -161,22 +161,14 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
 class GradientBuckets:
     """Turns the sum of a rank's gradients into the mean over all ranks; used in the order begin, ready ..., finish.
 
-    Problem: a backward pass brings the gradient of the last layer long before that of the first, and a sum of whole
-    gradients waits for all of it.
-
-    Method: the vector is cut into buckets from its end, where the last layers are, to its front. As soon as the
-    gradient is final from the start of a bucket on, a separate thread sums the bucket while the pass continues. Buckets
-    have fixed places and are summed in order, so that all ranks sum the same entries in the same order. Whether a sum
-    runs during the pass or after it changes no bit.
-
-    A compressor that takes entries one by one (`Half`) sees each bucket by itself, and its mean is that of the whole.
-    Cost per round: one all-reduce for each bucket, `dsgd.collectives.allreduce_cost`, or with a compressor
-    `dsgd.collectives.compressed_cost`. The same bytes as one of the whole, and a message's latency more for each
-    bucket, of which what runs alongside the pass costs nothing.
+    A backward pass brings the gradient of the last layer long before that of the first. So the vector is cut into
+    buckets from its end to its front, and as soon as the gradient is final from the start of a bucket on, a separate
+    thread sums the bucket while the pass continues. Buckets have fixed places and are summed in order: whether a sum
+    runs during the pass or after it changes no bit. A compressor that takes entries one by one (`Half`) sees each
+    bucket by itself. Cost per round: the bytes of one sum of the whole, and a message's latency more for each bucket,
+    of which what runs alongside the pass costs nothing. Between `begin` and `finish` nothing else may use the group.
 
     Source: Das et al. 2016, section 3; Li et al. 2020 (buckets in reverse order).
-
-    Between `begin` and `finish` nothing else may use the group.
     """
 
     def __init__(

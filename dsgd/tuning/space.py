@@ -76,11 +76,7 @@ def call_text(part: Any) -> str:
 
 
 def estimator_line(estimator: Any) -> str:
-    """Return the call that makes an estimator, without parameters at their defaults.
-
-    A client is called ``client``, see `client_lines`. A generator of random numbers is left out: it is an object of
-    this process.
-    """
+    """Return the call that makes an estimator, without parameters at their defaults; a client is called ``client``."""
     given = _given(estimator)
     # The tuned parameters come first.
     given.sort(key=lambda text: text.split("=")[0] not in ("loss", "sync", "learning_rate", "eta0"))
@@ -213,11 +209,7 @@ def held_score(curve: Sequence[Point]) -> float:
 
 
 def seconds_to(curve: Sequence[Point], target: float) -> float:
-    """Return the seconds after which a curve has reached a target for good; infinite if it never does.
-
-    For good means that the scores from there on are not below it in the mean: of a curve that jumps up and down, one
-    lucky epoch does not count.
-    """
+    """Return the seconds after which a curve's mean score from there on is not below a target; or infinity."""
     rest, reached = 0.0, math.inf
     for n, point in enumerate(reversed(curve), 1):
         rest += point.score

@@ -302,14 +302,11 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Pulling(NamedTuple):
-    """Who may read whose memory.
+    """Who may read whose memory, found out by trying.
 
-    Problem: systems forbid it for many reasons (`dsgd.kernels.atomics`), and the rank that sends must know what the one
-    that receives can do.
-
-    Over the local socket between them each says where it keeps a random number, tries to read that of the other, and
-    says whether it found it. The system itself names the process at the other end of a local socket, so none can be
-    made up. Cost: two short messages each way, once.
+    Systems forbid it for many reasons (`dsgd.kernels.atomics`). Over the local socket between them each says where it
+    keeps a random number, tries to read that of the other, and says whether it found it; the system itself names the
+    process at the other end, so none can be made up.
     """
 
     peer: int = 0
@@ -367,25 +364,19 @@ def segment_bytes(capacity: int, *, has_boxes: bool = False) -> int:
 class Ring:
     """One end of the two streams that two ranks share.
 
-    Problem: a long frame should cost as few copies as can be and no system call per piece, both ways at once; a rank
-    that has to wait must sleep, and be woken without polling; and nothing that the peer writes into the memory may lead
-    this process out of its bounds.
-
     Each stream has a ring of `capacity` bytes with two counters: bytes ever written (by the producer) and bytes ever
     read (by the consumer), each in a cache line of its own. A side keeps its own counter in private memory and only
-    reads the other's; a difference that no honest peer can cause is an error. The ring is small enough to stay in the
-    cache between the two copies. Where the consumer may read the producer's own memory a long frame does not enter the
-    ring: the producer posts its address, and the consumer copies it once, or adds it up, from where it is.
+    reads the other's; a difference that no honest peer can cause is an error. Where the consumer may read the
+    producer's own memory a long frame does not enter the ring: the producer posts its address, and the consumer copies
+    it once, or adds it up, from where it is.
 
     A side that finds nothing to do for `n_polls` polls writes into the memory that it sleeps, polls once more, and
     waits for a byte on a local socket, the bell. A side that moved its counter and then reads that the other sleeps
     rings. Both put a full memory barrier between their write and their read, so one of them sees the other (Dekker).
 
-    Cost per frame of n bytes: through the ring two copies and n / `capacity` wake-ups at most, none where both sides
-    move at the same pace; posted, one copy and a system call for every 256 KB.
-
-    Source: Lamport 1983 (a ring with one producer and one consumer needs no lock); the barrier is Dekker's, after
-    Dijkstra 1965; MPICH and Open MPI have single copies by the same system call.
+    Cost per frame of n bytes: through the ring two copies and n / `capacity` wake-ups at most; posted, one copy and a
+    system call for every 256 KB. Source: Lamport 1983 (a ring with one producer and one consumer needs no lock);
+    Dekker's barrier after Dijkstra 1965; MPICH and Open MPI have single copies by the same system call.
     """
 
     def __init__(

@@ -122,11 +122,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
     ) -> dict[str, Any]:
         """Return the workers, and for each block its size, its holders, and whether it is still available.
 
-        Workers are those that can run ranks and, apart, those of them that Dask has paused because their memory is
-        full. ``left_out`` says why others cannot.
-
-        Waits briefly if workers have just registered: a job right after the start of a cluster would otherwise run on
-        the first few.
+        Workers are those that can run ranks and, apart, those that Dask has paused because their memory is full;
+        ``left_out`` says why others cannot. Waits briefly if workers have just registered: else a job would run on the
+        first few.
         """
         for _ in range(_SETTLE_STEPS):
             if all(dask_internals.state_of(ws) != "init" for ws in self.scheduler.workers.values()):
@@ -152,8 +150,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def silence(self, workers: Sequence[str], keys: Sequence[Any]) -> tuple[float, str, str]:
         """Return for how long a worker that a client waits for was not heard of: seconds, address and host.
 
-        Workers are asked when this is called: clients that wait call it about every second. The silence is endless
-        where a key needs a worker that has left.
+        The silence is endless where a key needs a worker that has left.
         """
         silences = [(self._pings.silence_s(address), address) for address in workers]
         for any_of in dask_internals.needed_workers(self.scheduler, keys):
@@ -195,11 +192,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
         }
 
     async def set_aside(self, workers: Sequence[str], keys: Sequence[Any], remove: bool) -> None:
-        """Set hung workers aside until their heartbeats return.
+        """Set hung workers aside until their heartbeats return: Dask gives them no new tasks meanwhile.
 
-        Dask gives them no new tasks meanwhile, as if their memory were full. Blocks of the job that only they hold are
-        given up, so that Dask computes them again or the client sends them again; tasks and data of other users are
-        left alone.
+        Blocks of the job that only they hold are given up and made again; tasks and data of other users are left alone.
         """
         stimulus = f"dsgd-hung-{monotonic()}"
         for ws in [self.scheduler.workers[name] for name in workers if name in self.scheduler.workers]:
@@ -343,10 +338,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def _tick(self) -> None:
         """Find workers that have stopped sending heartbeats, and those whose heartbeats have returned.
 
-        Heartbeats come from the event loop of the worker, which keeps running beside a kernel of any length that has
-        released the interpreter lock, as ours do. They are not Dask's own, which pause after the wall clock of a worker
-        was set back. Arrival times are measured here, by a monotonic clock. A worker whose heartbeats come late, since
-        its machine has more to do than it can, is given several times the longest gap between two of them.
+        They come from the event loop of the worker, which runs beside a kernel of any length that has released the
+        interpreter lock. They are not Dask's own, which pause after the wall clock of a worker was set back. A worker
+        whose heartbeats come late, since its machine has more to do than it can, is given several times the longest gap
+        between two of them.
         """
         # By the clock of the event loop: timers of tornado pause after the wall clock was set back.
         self._next_tick = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
