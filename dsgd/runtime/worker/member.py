@@ -1,22 +1,16 @@
 """The member of a gang: the Dask task that runs the ranks of one worker.
 
-Problem: a task that lists its blocks as inputs has all of them in memory before it begins, those that Dask had spilled
-to disk included. Packing needs one at a time.
+A member packs the worker's rows once and runs one or several ranks over them: the first in its own thread, the others
+in threads that it starts and joins. It leaves Dask's thread pool at once (`secede`): interleaved gangs cannot block
+each other, and adaptive scaling leaves the worker alone. It never raises into Dask, which would run it again and fill
+the logs. Instead it reports to the scheduler plugin how it ended, before its sockets close, so that the error of the
+rank that failed is reported before those of its peers.
 
-Method: the rank gets keys, not blocks. To read a block it asks its own worker for it (Dask reads it back from disk if
-it was spilled) or, if the block is elsewhere, the worker that has it; the block is released after reading. Dask does
-not know of the copies sent between workers, so it keeps none of them. Up to a tenth of the worker's memory (Dask's
-limit for data in transit), such copies are kept until the rank has finished with its blocks, so that a second read does
-not transfer them again.
-
-Cost: one hop to the event loop of the worker for a block that is here; one look-up at the scheduler and one transfer
-for one that is not.
-
-A member is one Dask task per worker process. It packs the worker's rows once and runs one or several ranks over them:
-the first in its own thread, the others in threads that it starts and joins. It leaves Dask's thread pool at once
-(`secede`): interleaved gangs cannot block each other, and adaptive scaling leaves the worker alone. It never raises
-into Dask, which would run it again and fill the logs. Instead it reports to the scheduler plugin how it ended, before
-its sockets close, so that the error of the rank that failed is reported before those of its peers.
+A task that lists its blocks as inputs has all of them in memory before it begins, and packing needs one at a time. So
+the rank gets keys. It asks its own worker for a block (Dask reads it back from disk if it was spilled) or, if the block
+is elsewhere, the worker that has it; the block is released after reading. Dask does not know of the copies sent between
+workers, so it keeps none of them. Up to a tenth of the worker's memory (Dask's limit for data in transit) they are kept
+until the rank has finished with its blocks, so that a second read does not transfer them again.
 """
 
 from __future__ import annotations
