@@ -1,23 +1,19 @@
-"""Generated data, and twins of published sets.
-
-Recipes of generated rows: a known separator, and the best accuracy that any classifier can reach.
+"""Generated data with a known separator, the best accuracy that any classifier can reach, and twins of published sets.
 
 Each row is drawn so that::
 
     clean label = sign(coef . x + intercept),     label = clean label, flipped with probability `noise`
 
-so the best accuracy any classifier can have is ``1 - noise``, exactly, and (coef, intercept) has it. The intercept
-is computed in closed form from the distribution of ``coef . x``, so that the share of positive labels is the given one.
+so the best accuracy any classifier can have is ``1 - noise``, exactly, and (coef, intercept) has it. The intercept is
+computed in closed form from the distribution of ``coef . x``, so that the share of positive labels is the given one.
 Rows near the plane are moved away from it along coef, by `separation` standard deviations of ``coef . x``, so that a
 learner with finitely many rows comes near the bound.
 
 Rows come in blocks of 1,024 with a random stream each, keyed by (seed, block): any range of rows can be made on any
 worker, without the rows before it, and is the same every time.
 
-Generated data sets with a known separator and noise level.
-
-A twin has the rows, columns, density and class balance of a published set; `dsgd.datasets.Twin` draws its rows.
-Training rows are 0, 1, 2, ...; test rows are numbered from 2**40 on, so the two never meet.
+A twin has the rows, columns, density and class balance of a published set. Training rows are 0, 1, 2, ...; test rows
+are numbered from 2**40 on, so the two never meet.
 """
 
 from __future__ import annotations

@@ -1,24 +1,19 @@
-"""Parsing of svmlight rows, and of decimal numbers.
-
-Decimal text to float64, correctly rounded, inside compiled code.
+"""Parsing of svmlight rows, and of decimal numbers, correctly rounded, inside compiled code.
 
 A parser that rounds like Python's ``float`` is what makes two readers of one file agree to the last bit. Three ways,
 the cheap ones first:
 
 1. at most 53 bits of digits and a power of ten up to 22: one exact multiplication or division (Clinger 1990);
 2. at most 19 digits: one or two 64 x 64 bit products with a table of 128-bit powers of five (Eisel-Lemire);
-3. anything else (20 digits and more, subnormal results, overflow): left to Python by the caller. In real files this
-   is a handful of tokens.
+3. anything else (20 digits and more, subnormal results, overflow): left to Python by the caller, for a handful of
+   tokens.
 
-Sources: W. Clinger, "How to read floating point numbers accurately" (1990); D. Lemire, "Number parsing at a gigabyte
-per second" (2021), for the product, its error bound and ties.
-
-The svmlight parser: bytes to sparse rows in one compiled pass.
-
-One row a line, ``label [qid:n] column:value column:value ... # comment``, columns strictly increasing. Blank lines and
+Rows are ``label [qid:n] column:value column:value ... # comment``, columns strictly increasing. Blank lines and
 comments are skipped, a ``qid`` is read over. One pass over the bytes, no allocation inside, the interpreter lock
-released, so that threads parse side by side. Numbers are rounded as Python rounds them (see `dsgd.datasets.parse`),
-so the result equals scikit-learn's reader bit by bit.
+released, so that threads parse side by side.
+
+Source: W. Clinger, "How to read floating point numbers accurately" (1990); D. Lemire, "Number parsing at a gigabyte per
+second" (2021), for the product, its error bound and ties.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Reading and writing svmlight (LIBSVM) files: in this process, and on a cluster by lazy blocks.
 
 A file is decompressed and parsed piece by piece, so the text is never in memory as a whole; several pieces are parsed
-at once, since the parser releases the interpreter lock. `dsgd.datasets.read_svmlight` does the same on a cluster.
-
-**Reading svmlight files on a cluster: one lazy block per byte range.**
-
-A plain file is cut into byte ranges. A line belongs to the range of its first byte, so each worker finds the ends of
-its own part by itself, and no line is read twice or lost. A compressed file cannot be read from the middle and is one
-block. If width and numbering of the columns are not given, all blocks agree on them once they are parsed: nothing is
-read twice for that, and no row passes through the client or the scheduler.
+at once, since the parser releases the interpreter lock. On a cluster (`dsgd.datasets.read_svmlight`) a plain file is
+cut into byte ranges. A line belongs to the range of its first byte, so each worker finds the ends of its own part by
+itself, and no line is read twice or lost. A compressed file cannot be read from the middle and is one block. If width
+and numbering of the columns are not given, all blocks agree on them once they are parsed: nothing is read twice for
+that, and no row passes through the client or the scheduler.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""Files: written whole or not at all, and archives.
+"""Files: written whole or not at all, and arrays in ``.npz`` archives of whoever: read as they are, or refused.
 
-**Arrays in ``.npz`` archives of whoever: read as they are, or refused.**
-
-Problem: an archive is a zip file of headers that each say how large an array is. A few bytes may claim more than there
-is memory, compressed ones stand for a thousand times as many, entries may lie over one another, and a pickle runs code.
-
-Method: what an entry claims is held against the bytes that it has before memory is taken for it. numpy's own reader
-takes the memory first.
-
-Memory: the arrays, at most as many bytes as the archive; or, where compressed entries are read, `MOST_INFLATED` times
-as many, which no deflate stream exceeds.
-
-Files that are written whole or not at all.
+An archive is a zip file of headers that each say how large an array is. A few bytes may claim more than there is
+memory, compressed ones stand for a thousand times as many, entries may lie over one another, and a pickle runs code. So
+what an entry claims is held against the bytes that it has before memory is taken for it; numpy's own reader takes the
+memory first. Memory: the arrays, at most as many bytes as the archive; or, where compressed entries are read,
+`MOST_INFLATED` times as many, which no deflate stream exceeds.
 """
 
 from __future__ import annotations
@@ -116,9 +109,9 @@ def regular(path: Path) -> os.stat_result:
 def replacing(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[Path]:
     """Give a path to write to, whose file takes the place of another once the block has ended without an error.
 
-    Whatever happens, the other file is the old one or the new one, never half of one, and nothing is left beside it.
-    Links stay, and the file that they lead to is replaced. The new file may be read and written by whom the old one
-    could, at no moment by more.
+    The other file is the old one or the new one, never half of one, and nothing is left beside it. Links stay, and the
+    file that they lead to is replaced. The new file may be read and written by whom the old one could, at no moment by
+    more.
     """
     path = Path(os.path.realpath(path))
     old = regular(path) if path.exists() else None

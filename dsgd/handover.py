@@ -1,10 +1,7 @@
 """How each part of a rank's state is handed over when ranks are lost or join.
 
-Problem: a mean over ranks is right for models. It is wrong for state that is summed over ranks (a mean of residuals
-would lose part of them or send them twice), for state that is equal on all ranks, and for state that depends on the
-number of ranks.
-
-Each array of a state says it where it is declared::
+A mean over ranks is right for models, and wrong for state that is summed over ranks, equal on all of them, or dependent
+on their number. Each array of a state says it where it is declared::
 
     residual: FloatVector = field(metadata=SUMMED)
 

@@ -399,10 +399,10 @@ def _rows_of(fit_id: str) -> str:
 
 
 def _run(fit_id: str, data: bytes, n_futures: int) -> bytes:
-    """Drive a detached fit. Sent to run on a worker.
+    """Drive a detached fit on a worker, outside of Dask's thread pool, with a client of its own.
 
-    It leaves Dask's thread pool at once, as ranks do, and has a client of its own: by its name the scheduler knows the
-    gangs of the fit, and when it closes, everything that the fit held is released.
+    By the name of that client the scheduler knows the gangs of the fit, and when it closes, all that the fit held is
+    released.
     """
     worker = get_worker()
     secede()

@@ -4,24 +4,14 @@
 
     model = make_pipeline(RandomFeatures(2000, gamma=0.1, random_state=0), SGDClassifier()).fit(X, y)
 
-`RandomFeatures` draws its features without seeing rows, `Nystroem` makes them of some of the rows. Both are what
-scikit-learn's `RBFSampler` and `Nystroem` are, with further kinds, sparse rows, single precision and blocks: a
-transformation needs no more memory than its result. `parse_features` makes them of a text of the command line.
+`RandomFeatures` draws its features without seeing rows (`dsgd.local.features` has the mathematics), `Nystroem` makes
+them of some of the rows. Both are what scikit-learn's `RBFSampler` and `Nystroem` are, with further kinds, sparse rows,
+single precision and blocks: a transformation needs no more memory than its result.
 
-Random Fourier features as a transformer; `dsgd.local.features` has the mathematics.
-
-Random features by name, for the command line.
-
-**The Nystroem method: features made of the kernel's values at some of the rows.**
-
-Problem: random features are the same whatever the rows are; where rows lie near a few directions, or kernel values fall
-fast, features made of rows need be far fewer.
-
-Method: with M of the rows as basis, their kernel matrix K and the values k(x) of a row with each of them, the features
-are ``K^(-1/2) k(x)``: inner products of features of basis rows are exact.
-
-Cost: M kernel values and M^2 operations a row; once M^3. Rows are transformed a block at a time, so that no kernel
-matrix of all rows exists beside the result.
+**The Nystroem method.** Random features are the same whatever the rows are; where rows lie near a few directions, or
+kernel values fall fast, features made of rows need be far fewer. With M of the rows as basis, their kernel matrix K and
+the values k(x) of a row with each of them, the features are ``K^(-1/2) k(x)``: inner products of features of basis rows
+are exact. Cost: M kernel values and M^2 operations a row; once M^3. Rows are transformed a block at a time.
 
 Source: Williams and Seeger 2001 (Using the Nystroem method to speed up kernel machines).
 """

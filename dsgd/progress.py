@@ -1,16 +1,8 @@
-"""Progress of a running fit: events, callbacks, and a live line that shows them.
-
-Progress events: what a running fit reports, made by rank 0.
+"""Progress of a running fit: events that rank 0 makes, callbacks, and a live line that shows them.
 
 Events are sent as flat mappings of plain values, from the rank to the scheduler and on to the client, where they become
 one of two records. A `ProgressEvent` is a number of epochs done; at most five are sent a second, so one may cover many
 epochs. A `Notice` is anything else worth a line: a place in the queue, a slow rank, a stage of a solver.
-
-Lines of text on the standard output for ``verbose=1``, as in scikit-learn.
-
-A live progress line per fit, on a terminal or in a notebook.
-
-The protocol of progress callbacks, and calling several of them.
 """
 
 from __future__ import annotations

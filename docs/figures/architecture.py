@@ -97,7 +97,7 @@ PATHS: dict[str, list[Hop]] = {
         Hop("dsgd/collectives/group.py", "Group.allreduce", "collective: chooses an algorithm by the length"),
         Hop("dsgd/collectives/algorithms/plan.py", "run_plan", "the algorithm: who sends when"),
         Hop("dsgd/comm/wires/inproc.py", "InprocTransport.exchange", "wire: moves the bytes, measures and waits"),
-        Hop("dsgd/ledger/rank.py", "RankLedger.count", "ledger: bytes and messages; seconds go to `charge`"),
+        Hop("dsgd/ledger.py", "RankLedger.count", "ledger: bytes and messages; seconds go to `charge`"),
     ],
     "svc": [
         Hop("svm/estimators/classifiers.py", "AbstractKernelClassifier.fit", "checks; in process or on a cluster?"),
@@ -167,7 +167,7 @@ BOXES = {
     "peers": Box(430, 548, 350, 62, "what the ranks tell each other", "svm/kernels/peers.py", "Peers"),
     "group": Box(40, 648, 740, 62, "collective", "dsgd/collectives/group.py", "Group.allreduce"),
     "wire": Box(20, 770, 780, 62, _WIRES, "dsgd/comm/base.py", "AbstractTransport.exchange"),
-    "ledger": Box(860, 348, 180, 484, "ledger", "dsgd/ledger/rank.py", "RankLedger", _VIOLET),
+    "ledger": Box(860, 348, 180, 484, "ledger", "dsgd/ledger.py", "RankLedger", _VIOLET),
 }  # fmt: skip
 
 #: The thread of a rank, around its boxes.

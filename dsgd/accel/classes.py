@@ -2,20 +2,16 @@
 
 They take the place of scikit-learn's own in its classes, and ``fit`` sets the attributes that scikit-learn's ``fit``
 sets, so classes, instances, pickles and everything else in scikit-learn are as before. Subclasses keep scikit-learn's
-methods: their parameters may mean anything.
+methods: their parameters may mean anything. Tolerances of its linear models bound a gradient, or the movement of a
+step. Ours are shares of the objective, and chosen so that the model is at least as near to its optimum. A fit that does
+not get there is scikit-learn's.
 
-**What scikit-learn does around our fits: machines of classes and of folds side by side, and calibration on one core.**
-
-Problem: ``OneVsRestClassifier`` trains its machines one after another, and so do functions that validate on folds. Each
-of our fits uses all cores, but cores wait for each other at the end of every step of a solver, and some steps are done
-by one core. ``CalibratedClassifierCV`` fits its curves by dot products that BLAS divides among all cores: at 40,000
-rows that takes ten times the processor time of one core, and on busy cores half a second for what takes twenty
-milliseconds.
-
-Method: if the estimator inside is one of ours and worth it, the loops of ``OneVsRestClassifier``, ``cross_validate``
-and the like run on threads, with one machine at a time on each. While ``CalibratedClassifierCV`` fits, BLAS has one
-thread, and each linear machine begins at the weights of the one before (`dsgd.accel.searches`). All else stays
-scikit-learn's.
+Around our fits: ``OneVsRestClassifier`` trains its machines one after another, and so do functions that validate on
+folds. Each of our fits uses all cores, but cores wait for each other at the end of every step of a solver. So if the
+estimator inside is one of ours and worth it, these loops run on threads, with one machine at a time on each.
+``CalibratedClassifierCV`` fits its curves by dot products that BLAS divides among all cores, which at 40,000 rows takes
+ten times the processor time of one core. Meanwhile BLAS has one thread, and each linear machine begins at the weights
+of the one before (`dsgd.accel.searches`). All else stays scikit-learn's.
 
 Cost: ``cache_size`` of kernel rows for each thread.
 """
@@ -38,14 +34,137 @@ import joblib
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.accel import linear, searches
+from dsgd.accel import searches
 from dsgd.accel.calls import SETTINGS, Call, note, note_refusal
+
+#: Classes of `sklearn.linear_model`, and the parameters that mean the same to ours.
+LINEAR_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ElasticNet": ("alpha", "l1_ratio", "fit_intercept"),
+    "Lasso": ("alpha", "fit_intercept"),
+    "LogisticRegression": ("C", "l1_ratio", "fit_intercept", "class_weight"),
+    "PoissonRegressor": ("alpha", "fit_intercept"),
+    "Ridge": ("alpha", "fit_intercept"),
+}
+#: Solvers of `Ridge` for sparse rows that neither draw random numbers nor depend on the intercept.
+_RIDGE_SOLVERS: Final = ("auto", "lsqr", "sparse_cg")
+_TOL: Final = 1e-2
+
+
+def _why_not_linear(estimator: Any, given: Mapping[str, Any]) -> str:
+    """Return why a fit is another problem than ours, or pays nothing; empty if nothing is known."""
+    parameters = estimator.get_params(deep=False)
+    name = type(estimator).__name__
+    if np.ndim(given["y"]) != 1:
+        return "y is not one number or label for each row"
+    if parameters.get("positive"):
+        return "positive=True"
+    if parameters.get("verbose"):
+        return "verbose=..."
+    if given.get("check_input") is False:
+        return "fit(check_input=False)"
+    if getattr(estimator, "_skl_callbacks", None):
+        return "callbacks"
+    if name == "LogisticRegression":
+        return _why_not_logistic(parameters)
+    if name == "Ridge":
+        if not sp.issparse(given.get("X")):
+            return "dense rows: scikit-learn's Cholesky factor takes as long as ours"
+        if parameters["solver"] not in _RIDGE_SOLVERS:
+            return f"solver={parameters['solver']!r}"
+    return ""
+
+
+def _why_not_logistic(parameters: Mapping[str, Any]) -> str:
+    solver, penalty, l1_ratio = parameters["solver"], _penalty(parameters), _l1_ratio(parameters)
+    if penalty is None or parameters["C"] == np.inf:
+        return "no penalty"
+    if parameters["dual"]:
+        return "dual=True"
+    if parameters.get("multi_class", "deprecated") not in ("auto", "deprecated", "multinomial"):
+        return "multi_class=..."
+    if solver == "liblinear":
+        return "solver='liblinear' penalises the intercept"
+    if l1_ratio is None or (l1_ratio != 0 and solver != "saga"):
+        return f"solver={solver!r} with l1_ratio={l1_ratio!r}"
+    return ""
+
+
+def _penalty(parameters: Mapping[str, Any]) -> Any:
+    """Return what the penalty is; from scikit-learn 1.8 on ``l1_ratio`` says it."""
+    penalty = parameters["penalty"]
+    return "elasticnet" if penalty == "deprecated" else penalty
+
+
+def _l1_ratio(parameters: Mapping[str, Any]) -> float | None:
+    of_norms: dict[Any, float | None] = {"l1": 1.0, "l2": 0.0}
+    ratio = of_norms.get(_penalty(parameters), parameters["l1_ratio"])
+    return ratio if ratio is None else float(ratio)
+
+
+def _trained_linear(estimator: Any, given: Mapping[str, Any], n_threads: int) -> Any:
+    """Return our model of the same problem."""
+    name = type(estimator).__name__
+    estimator._validate_params()
+    parameters = estimator.get_params(deep=False)
+    if (parameters["max_iter"] or math.inf) < (type(estimator)().max_iter or 0):
+        raise ArithmeticError("max_iter=... may ask for a model that is not yet at the optimum")
+    chosen = {key: parameters[key] for key in LINEAR_MODELS[name]}
+    if name == "LogisticRegression":
+        chosen["l1_ratio"] = _l1_ratio(parameters)
+    # A relative residual; the gap is of its square.
+    chosen["tol"] = parameters["tol"] ** 2 if name == "Ridge" else _TOL * parameters["tol"]
+    if name in ("LogisticRegression", "PoissonRegressor"):
+        chosen["n_jobs"] = n_threads
+    model = getattr(importlib.import_module("dsgd.linear_model"), name)(**chosen)
+    model.max_iter = max(model.max_iter, parameters["max_iter"] or 0)
+    model._warn_unless = _refuse_unless
+    return model.fit(given["X"], given["y"], sample_weight=given.get("sample_weight"))
+
+
+def _refuse_unless(gap: float, tol: float) -> None:
+    """Raise where a fit of its own would warn."""
+    if not gap <= tol:
+        raise ArithmeticError(f"a duality gap of {gap:.3g} after the last step")
+
+
+def _take_over_linear(estimator: Any, model: Any, X: Any) -> None:
+    """Set the attributes that scikit-learn's own fit would have set."""
+    name, parameters = type(estimator).__name__, estimator.get_params(deep=False)
+    dtype = np.float32 if getattr(X, "dtype", None) == np.float32 else np.float64
+    found = {key: vars(model)[key] for key in ("n_features_in_", "feature_names_in_", "classes_") if key in vars(model)}
+    found["coef_"] = np.asarray(model.coef_, dtype)
+    if name == "LogisticRegression":
+        found["intercept_"] = np.asarray(model.intercept_, dtype)
+        found["n_iter_"] = np.array([model.n_iter_], np.int32)
+    else:
+        found["intercept_"] = dtype(model.intercept_) if parameters["fit_intercept"] else 0.0
+        found["n_iter_"] = model.n_iter_
+    if name in ("ElasticNet", "Lasso"):
+        found["dual_gap_"] = dtype(model.dual_gap_)
+    if name == "PoissonRegressor":
+        found["_base_loss"] = estimator._get_loss()
+    if name == "Ridge":
+        found["solver_"] = "sparse_cg" if parameters["solver"] == "auto" else parameters["solver"]
+        found["n_iter_"] = np.array([model.n_iter_], np.int32) if found["solver_"] == "lsqr" else None
+    vars(estimator).pop("feature_names_in_", None)
+    vars(estimator).update(found)
+
+
+def _repeat_warnings(estimator: Any, fit: Any) -> None:
+    """Let scikit-learn's fit warn of parameters that it will no longer take, before it finds that there are no rows."""
+    defaults = inspect.signature(type(estimator)).parameters
+    if any(
+        getattr(estimator, key, None) is not defaults[key].default for key in ("n_jobs", "penalty") if key in defaults
+    ):
+        with contextlib.suppress(Exception):
+            fit(type(estimator)(**estimator.get_params(deep=False)), None, None)
+
 
 #: Modules of our estimators of the same names.
 _OURS: Final = {
     **dict.fromkeys(("LinearSVC", "LinearSVR", "NuSVC", "NuSVR", "OneClassSVM", "SVC", "SVR"), "dsgd.svm"),
     **dict.fromkeys(("SGDClassifier", "SGDRegressor"), "dsgd.estimators"),
-    **dict.fromkeys(linear.MODELS, "dsgd.linear_model"),
+    **dict.fromkeys(LINEAR_MODELS, "dsgd.linear_model"),
 }
 
 # Predictions of fewer products of entries are over before ours have begun.
@@ -88,7 +207,7 @@ def will_be_ours(estimator: Any, X: Any, n_fits: int, *, load: bool = False) -> 
 def _kind_of(name: str) -> searches.Kind:
     if name.startswith("SGD"):
         return "sgd"
-    if name in linear.MODELS:
+    if name in LINEAR_MODELS:
         return "glm"
     return "linear" if name.startswith("Linear") else "kernel"
 
@@ -183,8 +302,8 @@ def _why_not(estimator: Any, given: Mapping[str, Any]) -> str:
         isinstance(given.get("X"), (list, tuple)) and _names_files(given["X"])
     ):
         return "X, y or weights are names or a collection of dask"
-    if name in linear.MODELS and "y" in given:
-        return linear.why_not(estimator, given)
+    if name in LINEAR_MODELS and "y" in given:
+        return _why_not_linear(estimator, given)
     if name == "NuSVC" and parameters["class_weight"] is not None:
         return "class_weight=...: scikit-learn leaves it out of the problem"
     if name == "LinearSVC" and parameters["multi_class"] == "crammer_singer":
@@ -238,7 +357,7 @@ def _fit(
         return self
     _take_over(self, model, X)
     if kind == "glm":
-        linear.repeat_warnings(self, theirs)
+        _repeat_warnings(self, theirs)
     seconds = time.perf_counter() - begin
     note(Call(name, searches.shape_of(X), "dsgd", seconds, compared_s=compared_s), expected=True)
     return self
@@ -247,8 +366,8 @@ def _fit(
 def _trained(estimator: Any, given: Mapping[str, Any], seed: int | None) -> Any:
     """Return our estimator with the same parameters, fitted to the same rows."""
     name = type(estimator).__name__
-    if name in linear.MODELS:
-        return linear.trained(estimator, given, n_threads())
+    if name in LINEAR_MODELS:
+        return _trained_linear(estimator, given, n_threads())
     kind = getattr(importlib.import_module(_OURS[name]), name)
     parameters = estimator.get_params(deep=False)
     if _kind_of(name) == "kernel" and parameters.get("random_state") is None:
@@ -307,7 +426,7 @@ def _take_over(estimator: Any, model: Any, X: Any) -> None:
     """Set the attributes that scikit-learn's own fit would have set."""
     kind = _kind_of(type(estimator).__name__)
     if kind == "glm":
-        linear.take_over(estimator, model, X)
+        _take_over_linear(estimator, model, X)
         return
     fitted, parameters = model.to_sklearn(), estimator.get_params(deep=False)
     vars(estimator).update({name: value for name, value in vars(fitted).items() if name not in parameters})

@@ -25,11 +25,9 @@ _STOCHASTIC: Final = ("sag", "saga")
 
 @contextlib.contextmanager
 def drawn_seed(estimator: Any, y: Any) -> Iterator[Any]:
-    """Draw what scikit-learn's fit would, for a fit inside that gets a seed; if that fails, nothing was drawn.
+    """Draw what scikit-learn's fit would, and return the first as a seed; if that fails, nothing was drawn.
 
-    Problem: most fits draw some numbers from ``random_state``, or from the global state of numpy if that is None,
-    whether their results depend on them or not. A script that draws later gets others if a fit of ours draws none, or
-    more. Method: a fit of ours draws as many as scikit-learn's, and has the first for a seed, so it repeats after
+    A script that draws later would otherwise get other numbers than with scikit-learn, and a fit repeats after
     ``np.random.seed``.
     """
     given = getattr(estimator, "random_state", None)
@@ -68,16 +66,10 @@ _here: Final = threading.local()
 
 @contextlib.contextmanager
 def near_fits() -> Iterator[None]:
-    """Let the fits that this thread does inside begin where the one before ended.
+    """Let the fits of a ``LinearSVC`` that this thread does inside begin at the weights of the one before.
 
-    Problem: ``CalibratedClassifierCV`` trains a machine on each split of the rows. Two of five splits share three
-    quarters of their rows, and have nearly the same weights, but every fit begins at zero.
-
-    Method: while such a loop runs, the fits of a ``LinearSVC`` in its thread begin at the weights of the one before.
-    Every fit ends as one from zero does, with a duality gap over its own rows below ``tol``, so what was taken over
-    cannot show in the result.
-
-    Source: DeCoste and Wagstaff, KDD 2000 (alpha seeding), for weights instead of dual variables.
+    ``CalibratedClassifierCV`` trains on splits that share most rows. Every fit ends with a duality gap over its own
+    rows below ``tol``, so what was taken over cannot show. Source: DeCoste and Wagstaff, KDD 2000 (alpha seeding).
     """
     before = getattr(_here, "last", None)
     _here.last = []
@@ -131,16 +123,10 @@ _ENTRY_NS, _SPARSE_NS, _ROW_NS, _PASSES = 1.5, 10.0, 60.0, 20
 class Worth:
     """The seconds that this process has spent in fits of scikit-learn that we could have done.
 
-    Problem: importing the solvers and loading their compiled code takes half a second. Fits then take a half or a
-    quarter of the time, but a script that fits a hundred rows is over before that.
-
-    Method: the seconds that scikit-learn would take are estimated from the shape of the data and corrected by the time
-    of earlier fits. Our solver is loaded once the estimate, plus the time that scikit-learn's solver of the same kind
-    has taken so far, exceeds `WORTH_S`; from then on it does all fits that are not tiny. Predictions of kernel machines
-    count like fits, and so do the fits that a search is still to do (`n_fits_to_come`). Loading therefore never costs a
-    script more than half of the time it has computed: the ski-rental rule.
-
-    Source: Karlin et al. 1988 (rent or buy).
+    Loading the solvers takes half a second. They are loaded once the estimate for a fit, plus what scikit-learn's
+    solver of the same kind has taken so far, exceeds `WORTH_S`: loading never costs a script more than half of the time
+    it has computed (ski rental: Karlin et al. 1988). Predictions of kernel machines count, and fits that a search has
+    yet to do.
     """
 
     def __init__(self) -> None:
@@ -214,17 +200,10 @@ _ALONE: Final = ("C", "random_state")
 class _Search:
     """A running search, and the chains of solutions that later fits will take.
 
-    Problem: a `GridSearchCV` fits every candidate on every split by itself. Fits that differ only in C have similar
-    solutions and need the same kernel rows. And one fit of a hundred may be too short for loading our solvers to pay,
-    even if all of them together are not.
-
-    Method: while a grid search or a randomized search runs, the fits in its thread know its candidates. The first fit
-    of an ``SVC`` or ``SVR`` on some rows solves all values of C that candidates combine with its other parameters, from
-    the smallest to the largest, and keeps the solutions for later fits. Rows are recognised by their contents, so they
-    may come out of a pipeline. scikit-learn does the rest of the search: scores, tables, errors and the best model.
-
-    Cost: one hash of the rows per fit, and the memory of the rows of each split (`_MOST_BYTES` at most) until its last
-    C is taken. Source: `dsgd.svm.svm_path`, as in `dsgd.model_selection.SVMSearchCV`.
+    The first fit of an ``SVC`` or ``SVR`` on some rows solves all values of C that candidates combine with its other
+    parameters (`dsgd.svm.svm_path`), and keeps the solutions; rows are recognised by their contents, so they may come
+    out of a pipeline. Cost: one hash of the rows per fit, and the rows of each split (`_MOST_BYTES` at most) until its
+    last C.
     """
 
     def __init__(self, candidates: Sequence[Mapping[str, Any]], estimator: Any) -> None:

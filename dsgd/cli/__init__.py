@@ -1,4 +1,4 @@
-"""The command line: one module per command.
+"""The command line: its commands, by what they work on.
 
 Modules of commands import what they run with inside their functions, so that ``dsgd --help`` answers at once; a test
 holds that.
@@ -12,19 +12,7 @@ from typing import Annotated
 import typer
 
 from dsgd import __version__
-from dsgd.cli import (
-    claims,
-    datasets,
-    demo,
-    fit,
-    jobs,
-    machine,
-    predict,
-    simulate,
-    study,
-    tune,
-    what_if,
-)
+from dsgd.cli import datasets, fit, jobs, machine, simulate, study, tune
 
 __all__ = ["app"]
 
@@ -56,17 +44,17 @@ def _options(
 
 
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
-app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
-app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
+app.command("predict", epilog=fit.PREDICT_EXAMPLES)(fit.predict)
+app.command("score", epilog=fit.SCORE_EXAMPLES)(fit.score)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.add_typer(jobs.app, name="jobs", help="List, show and stop the jobs of a cluster.")
-app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
+app.command("demo", epilog=study.DEMO_EXAMPLES)(study.demo)
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("calibrate", epilog=machine.CALIBRATE_EXAMPLES)(machine.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
-app.command("what-if", epilog=what_if.EXAMPLES)(what_if.what_if)
-app.command("claims", epilog=claims.EXAMPLES)(claims.claims)
+app.command("what-if", epilog=simulate.WHAT_IF_EXAMPLES)(simulate.what_if)
+app.command("claims", epilog=study.CLAIMS_EXAMPLES)(study.claims)
 app.command("info", epilog=machine.INFO_EXAMPLES)(machine.info)
 app.command("warm", epilog=machine.WARM_EXAMPLES)(machine.warm)
 

@@ -30,20 +30,7 @@ _FOREIGN = {
 
 
 def check_inputs(paths: Sequence[str], option: str = "--data") -> None:
-    """Find a missing file before a cluster is started for it.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        The files.
-    option : str, default "--data"
-        What named them.
-
-    Raises
-    ------
-    FileNotFoundError
-        Names the file.
-    """
+    """Find a missing file before a cluster is started for it; `option` named the files."""
     from dsgd.inputs.table_files import are_table_files
 
     for path in paths:
@@ -54,13 +41,7 @@ def check_inputs(paths: Sequence[str], option: str = "--data") -> None:
 
 
 def is_svmlight(path: str) -> bool:
-    """Return whether a file is read as svmlight: every name that does not say it is something else.
-
-    Raises
-    ------
-    InvalidParameterError
-        The name says that it is in a format that is not read.
-    """
+    """Return whether a file is read as svmlight: every name that says nothing else."""
     name = path.lower()
     plain = name.removesuffix(".gz").removesuffix(".bz2")
     for suffix, reader in _FOREIGN.items():
@@ -74,20 +55,7 @@ def is_svmlight(path: str) -> bool:
 
 
 def tables_in(paths: Sequence[str], read: Sequence[str] | None = None) -> Any:
-    """Return files of tables for reading, None where these are svmlight files or .npz archives.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        The files.
-    read : sequence of str or None, default None
-        Options of `dsgd.TableFiles`, such as ``sep=;``, ``dtype=zip:str`` and ``drop_missing_target``.
-
-    Raises
-    ------
-    FileNotFoundError, InvalidParameterError, InvalidDataError
-        See `dsgd.inputs.table_files.TableFiles`.
-    """
+    """Return files of tables, read with these options of `dsgd.TableFiles`; None for svmlight files or archives."""
     from dsgd.inputs.table_files import TableFiles, are_table_files
 
     found = {are_table_files(path) for path in paths}
@@ -123,15 +91,7 @@ def _reading(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def tables_with_target(paths: Sequence[str], target: str | None, read: Sequence[str] | None = None) -> Any:
-    """Return files of tables, None where these are others.
-
-    Raises
-    ------
-    InvalidParameterError
-        Tables come without the name of a target, or other files with one.
-    InvalidDataError
-        There is no such column. See `tables_in` for more.
-    """
+    """Return files of tables, None where these are others; raise if there is no target, or no column of that name."""
     tables = tables_in(paths, read)
     if (tables is None) != (target is None):
         raise InvalidParameterError(
@@ -145,29 +105,7 @@ def tables_with_target(paths: Sequence[str], target: str | None, read: Sequence[
 
 
 def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any, Any]:
-    """Read files into one matrix and its targets.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        svmlight files (plain, ``.gz`` or ``.bz2``) or ``.npz`` archives, not both.
-    n_features : int, optional
-        Columns the matrix must have; by default as many as the files name.
-
-    Returns
-    -------
-    X : CSR matrix or array, shape (n_rows, n_features)
-        The rows.
-    y : array, shape (n_rows,)
-        Their targets.
-
-    Raises
-    ------
-    InvalidParameterError
-        Files of different formats.
-    InvalidDataError
-        A file that does not hold what its name says, or rows with other columns than the model has.
-    """
+    """Return the rows and targets of svmlight files or ``.npz`` archives, with as many columns as the model has."""
     kinds = {is_svmlight(path) for path in paths}
     if len(kinds) > 1:
         raise InvalidParameterError("--data mixes svmlight files and .npz archives: give files of one format")
@@ -197,19 +135,7 @@ def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any,
 
 
 def check_model_path(path: Path) -> None:
-    """Refuse a place where the model could not be written, before time is spent on training it.
-
-    Parameters
-    ----------
-    path : Path
-        Where the model is to go.
-
-    Raises
-    ------
-    InvalidParameterError
-        The folder is not there or cannot be written to, or the path is a folder, a device or another thing than a
-        file.
-    """
+    """Refuse a place where the model could not be written, before time is spent on training it."""
     folder = path.resolve().parent
     if path.is_dir():
         raise InvalidParameterError(f"--model {path} is a folder: name a file, such as {path / 'model.dsgd'}")
@@ -222,25 +148,7 @@ def check_model_path(path: Path) -> None:
 
 
 def savable_model(model: Any, path: Path) -> Any:
-    """Return a model, if it can be written; refuse another before time is spent on training it.
-
-    Parameters
-    ----------
-    model : estimator
-        Not fitted.
-    path : Path
-        Where it is to go.
-
-    Returns
-    -------
-    estimator
-        The same one.
-
-    Raises
-    ------
-    InvalidParameterError
-        It has a part that is code, and the file is no pickle.
-    """
+    """Return a model, if it can be written; refuse another before time is spent on training it."""
     if path.suffix in _PICKLES:
         return model
     from dsgd.saving.models import packed
@@ -255,16 +163,7 @@ def savable_model(model: Any, path: Path) -> Any:
 
 
 def save_model(model: Any, path: Path) -> None:
-    """Write a model so that the file is the old one or the new one, never half of one.
-
-    Parameters
-    ----------
-    model : estimator
-        The fitted model.
-    path : Path
-        Where it goes; a model that is there is replaced. A name that ends in .joblib, .pickle or .pkl makes it a
-        pickle, which joblib reads; any other one a file without code (`dsgd.load`).
-    """
+    """Write a model, whole or not at all: as a pickle if its name ends like one, else without code (`dsgd.load`)."""
     if path.suffix not in _PICKLES:
         model.save(path)
         return
@@ -275,27 +174,7 @@ def save_model(model: Any, path: Path) -> None:
 
 
 def load_model(path: Path) -> Any:
-    """Read a model that ``dsgd fit``, ``save`` or `joblib.dump` wrote.
-
-    Parameters
-    ----------
-    path : Path
-        The file. Reading a pickle runs what is inside; then there is a warning, before it is read.
-
-    Returns
-    -------
-    estimator
-        The model.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    InvalidDataError
-        The file holds something else.
-    ModelFileError
-        It is damaged, or of a later version; see `dsgd.load`.
-    """
+    """Read a model that ``dsgd fit``, ``save`` or `joblib.dump` wrote, with a warning before a pickle is opened."""
     from dsgd.saving import is_model_file, load
 
     if is_model_file(path):
@@ -332,25 +211,9 @@ def _predictor(model: Any, path: Path) -> Any:
 def rows_or_dataset(
     command: str, paths: list[str], dataset: str | None, n_rows: int | None = None, *, reads: bool = True
 ) -> tuple[Any, Any]:
-    """Return the rows and targets of files, or of a dataset by its name.
+    """Return the rows and targets of files, or of a dataset by its name; errors begin with the `command`.
 
-    Parameters
-    ----------
-    command : str
-        What errors begin with.
-    paths : list of str
-        Files; none where `dataset` is given.
-    dataset : str or None
-        A name that `dsgd.datasets` knows; its generated twin where the set is not at hand.
-    n_rows : int or None, default None
-        How many rows of the dataset; all by default.
-    reads : bool, default True
-        Whether files are read; if not, they are checked, and (None, None) returned.
-
-    Raises
-    ------
-    InvalidParameterError
-        Both or neither are given, or `n_rows` with files.
+    If it does not read, files are only checked, and (None, None) is returned.
     """
     if bool(paths) == (dataset is not None):
         raise InvalidParameterError(f"{command} needs rows: give --data FILES or --dataset NAME, one of the two")

@@ -175,23 +175,7 @@ def info(
 
 
 def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return the facts by section.
-
-    Parameters
-    ----------
-    scheduler : str, optional
-        Address of a cluster to describe.
-
-    Returns
-    -------
-    dict of str to dict
-        ``versions``, ``threads``, ``machine``, ``wires``, ``folders`` and, with a scheduler, ``cluster``.
-
-    Raises
-    ------
-    ClusterUnreachableError
-        No scheduler answers at the address.
-    """
+    """Return the facts by section: versions, threads, machine, wires, folders and, with a scheduler, cluster."""
     from dsgd.comm.memory.cores import count_cores
     from dsgd.report.page import versions
     from dsgd.runtime.dask_internals import memory_bytes

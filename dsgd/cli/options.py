@@ -29,21 +29,7 @@ if TYPE_CHECKING:
 
 
 def option(kind: Any, *flags: str, panel: str | None = None, default: Any = None, **settings: Any) -> inspect.Parameter:
-    """Return an option of a command, for `with_options`; one whose default is ``...`` must be given.
-
-    Parameters
-    ----------
-    kind : type
-        Of its value.
-    *flags : str
-        Its names; its own by default.
-    panel : str, optional
-        Where ``--help`` shows it.
-    default : object, default None
-        Its value where it is not given.
-    **settings
-        See `typer.Option`.
-    """
+    """Return an option of a command, for `with_options`; one whose default is ``...`` must be given."""
     annotation = Annotated[kind, typer.Option(*flags, rich_help_panel=panel, **settings)]
     return inspect.Parameter(
         "option",
@@ -119,27 +105,7 @@ def examples(*commands: str) -> str:
 
 @contextmanager
 def connected(workers: int, scheduler: str | None) -> Iterator[Client | None]:
-    """Give a client for the time of a command.
-
-    Parameters
-    ----------
-    workers : int
-        Worker processes to start on this machine, one thread each; 0 starts none.
-    scheduler : str or None
-        Address of a scheduler that runs already, such as ``tcp://10.0.0.5:8786``.
-
-    Yields
-    ------
-    distributed.Client or None
-        None if neither was given: train in this process.
-
-    Raises
-    ------
-    InvalidParameterError
-        Both were given.
-    ClusterUnreachableError
-        No scheduler answers at the address.
-    """
+    """Give a client of a scheduler, or of `workers` processes with one thread each; None if neither is asked for."""
     if workers and scheduler:
         raise InvalidParameterError(
             f"--workers {workers} starts a cluster and --scheduler {scheduler} uses one that runs: leave one out"
@@ -212,25 +178,7 @@ FEATURES_HELP: Final = (
 
 
 def parse_sync(text: str, option: str = "--sync") -> Any:
-    """Return the strategy that a text names.
-
-    Parameters
-    ----------
-    text : str
-        A number of samples; or what `dsgd.sync.resolve` reads, where modules of the current folder are found too.
-    option : str, default "--sync"
-        What errors begin with.
-
-    Returns
-    -------
-    int, str or AbstractStrategy
-        What the estimators take as ``sync``.
-
-    Raises
-    ------
-    InvalidParameterError
-        The text is none of these, or the strategy has no such parameter.
-    """
+    """Return what estimators take as ``sync``; modules of the current folder are found, errors begin with `option`."""
     from dsgd.sync import STRATEGIES, resolve
 
     if text in STRATEGIES:
@@ -251,15 +199,7 @@ def parse_sync(text: str, option: str = "--sync") -> Any:
 
 
 def parse_compress(text: str, option: str = "--compress") -> Any:
-    """Return the compressor that a text names; see `dsgd.compress.parse_compressor`.
-
-    Modules of the current folder are found too.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is no such compressor, or it has no such parameter.
-    """
+    """Return the compressor that a text names; modules of the current folder are found too."""
     from dsgd.compress import parse_compressor
 
     _look_here(text)
@@ -270,20 +210,7 @@ def parse_compress(text: str, option: str = "--compress") -> Any:
 
 
 def compressing(sync: Any, text: str) -> Any:
-    """Return the strategy that `sync` means, with the compressor that a text names.
-
-    Parameters
-    ----------
-    sync : int, str or AbstractStrategy
-        What `parse_sync` has returned.
-    text : str
-        See `parse_compress`. What a biased compressor leaves out of gradients is sent later.
-
-    Raises
-    ------
-    InvalidParameterError
-        There is no such compressor, or the strategy takes none.
-    """
+    """Return a strategy with the compressor that a text names; what a biased one leaves out is sent later."""
     from dsgd.compress import ErrorFeedback
     from dsgd.sync import resolve
 
@@ -297,13 +224,7 @@ def compressing(sync: Any, text: str) -> Any:
 
 
 def stepping(optimizer: str, sampling: str, features: str = "none") -> dict[str, Any]:
-    """Return how an estimator steps, and on what: parameters by name, None where a text leaves the default.
-
-    Raises
-    ------
-    InvalidParameterError
-        A text is wrong.
-    """
+    """Return how an estimator steps, and on what: parameters by name, None where a text leaves the default."""
     from dsgd.kernel_approximation import parse_features
     from dsgd.local.rules import parse_optimizer, parse_sampling
 
@@ -315,22 +236,7 @@ def stepping(optimizer: str, sampling: str, features: str = "none") -> dict[str,
 
 
 def variants(names: Sequence[str], compress: Sequence[str] = (), every: Sequence[int] = ()) -> dict[str, Any]:
-    """Return strategies by what they are called: each with the periods, and bare and with the compressors, it takes.
-
-    Parameters
-    ----------
-    names : sequence of str
-        See `parse_sync`.
-    compress : sequence of str
-        See `parse_compress`.
-    every : sequence of int
-        Periods of the strategies that have one; by default each keeps its own.
-
-    Raises
-    ------
-    InvalidParameterError
-        A text is wrong, or none of the strategies takes what is asked for.
-    """
+    """Return strategies by what they are called: each with the periods, and bare and with the compressors, it takes."""
     from dsgd.sync import resolve
 
     chosen = {name: parse_sync(name, "--strategy") for name in names}

@@ -1,26 +1,32 @@
-"""``dsgd study``: the command of each study, made of its declaration, its progress and what it prints."""
+"""``dsgd study``, made of the declaration of each study, and ``dsgd claims`` and ``dsgd demo``, which run several."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dsgd.cli.files import check_inputs, read_rows
-from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, examples, option, variants, with_options
+from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, AsJson, examples, option, variants, with_options
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
     from dsgd.report import Page, Table
-    from dsgd.study import StudyRun
+    from dsgd.study import DataSource, StudyRun
     from dsgd.study.frame.study import Option, Study
+
 
 #: The studies that are declared, with what the list of commands says of each.
 STUDIES: Final[Mapping[str, str]] = {
@@ -42,13 +48,7 @@ STUDIES: Final[Mapping[str, str]] = {
 
 
 def numbers(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
-    """Return the whole numbers in a text such as ``1,4,16``, in the order given; None of None.
-
-    Raises
-    ------
-    InvalidParameterError
-        Something in it is not a whole number above 0.
-    """
+    """Return the whole numbers in a text such as ``1,4,16``, in the order given; None of None."""
     found = _words(text)
     for word in found or ():
         if not (word.isascii() and word.isdigit() and int(word) > 0):
@@ -286,21 +286,7 @@ def _study() -> None:
 
 
 def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], *, as_json: bool) -> None:
-    """Write a report with its pictures, and print what it says.
-
-    Parameters
-    ----------
-    page : Page
-        The report.
-    out : pathlib.Path
-        The folder.
-    tables : sequence of Table
-        What is printed for people, before the claims.
-    facts : dict
-        What is printed for programs, beside the claims.
-    as_json : bool
-        Whether to print for programs: one JSON object.
-    """
+    """Write a report with its pictures, and print what it says: tables and claims for people, or one JSON object."""
     path = page.save(out)
     if as_json:
         known = {
@@ -317,17 +303,7 @@ def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], 
 
 
 def show(page: Page, tables: Sequence[Table], path: Path) -> None:
-    """Print what a report says, and where it is, for people.
-
-    Parameters
-    ----------
-    page : Page
-        The report.
-    tables : sequence of Table
-        What of it is printed.
-    path : pathlib.Path
-        Where it was written.
-    """
+    """Print what a report says, and where it is, for people."""
     from dsgd.report import show_tables
 
     console = show_tables(tables)
@@ -340,26 +316,7 @@ def show(page: Page, tables: Sequence[Table], path: Path) -> None:
 def follow(
     runs: Iterator[StudyRun], total: int, columns: Sequence[str], out: Path, *, quiet: bool
 ) -> list[dict[str, Any]]:
-    """Go through the runs of a study with a progress bar; return their rows.
-
-    Parameters
-    ----------
-    runs : iterator of StudyRun
-        The runs, each done when the iterator reaches it.
-    total : int
-        How many there will be.
-    columns : sequence of str
-        Columns of a row that the bar shows, besides the number of ranks.
-    out : pathlib.Path
-        The folder, for the messages of an interrupted or resumed study.
-    quiet : bool
-        Print nothing.
-
-    Returns
-    -------
-    list of dict
-        The rows.
-    """
+    """Go through the runs of a study with a progress bar that shows some columns; return their rows."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -396,3 +353,160 @@ def _described(row: dict[str, Any], columns: Sequence[str]) -> str:
     ranks = row.get("ranks")
     text = ", ".join(str(row[name]) for name in columns if name in row)
     return text if ranks is None else f"{text} on {ranks} rank{'s' * (ranks > 1)}"
+
+
+CLAIMS_EXAMPLES: Final = examples(
+    "dsgd claims --list",
+    "dsgd claims --only gtopk --out claims/",
+    "dsgd claims --only diloco/bytes --only scaffold --json",
+    "dsgd claims --quick --out quick/",
+    "dsgd claims --out claims/",
+)
+_Only: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="A source, as gtopk, a claim, as gtopk/dense, or a measure; repeat for several."),
+]
+_Out: TypeAlias = Annotated[Path, typer.Option("--out", "-o", help="Folder for rows and the page.")]
+
+
+def claims(
+    only: _Only = None,
+    listed: Annotated[bool, typer.Option("--list", help="Say what can be measured, and measure nothing.")] = False,
+    out: _Out = Path("claims"),
+    force: Annotated[bool, typer.Option("--force", help="Measure again what is in the folder already.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer seeds and trials, without the longest measures: some minutes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Do published figures hold here? Measure those of all methods, on the simulator and on this machine.
+
+    Every measure becomes a row in OUT/rows.jsonl; the same command resumes where it was interrupted. OUT/report.html is
+    self-contained, OUT/claims.json holds every claim with its interval. All of it takes up to 25 minutes on two cores.
+    """
+    from dsgd.report import check_extras, show_tables
+    from dsgd.study import claims as api
+
+    statements = api.chosen(only or ())
+    if listed:
+        table = api.list_table(statements)
+        if as_json:
+            typer.echo(json.dumps([dict(zip(table.columns, row, strict=True)) for row in table.rows]))
+        else:
+            show_tables([table])
+        return
+    check_extras()  # before minutes of work, not after
+    rows = _followed(partial(api.run_claims, statements, out, force=force, quick=quick), quiet=as_json)
+    page = api.claims_page(rows, statements)
+    path = page.save(out)
+    found = {"answer": page.answer, "report": str(path), "claims": list(page.rows)}
+    (out / "claims.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    tables = (api.overview_table(page.claims, statements, arithmetic=apart) for apart in (True, False))
+    show(page, [table for table in tables if table.rows], path)
+
+
+def _followed(run: Any, *, quiet: bool) -> list[dict[str, Any]]:
+    """Return the rows of all measures; a line on standard error says how far they are."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        seen: list[str] = []
+
+        def tell(text: str) -> None:
+            head = text.partition(", ")[0]
+            if not quiet and head not in seen:
+                seen.append(head)
+                typer.echo(f"{head} ...", err=True)
+
+        return list(run(on_progress=tell))
+    with console.status("measuring") as status:
+        return list(run(on_progress=status.update))
+
+
+DEMO_EXAMPLES: Final = examples("dsgd demo", "dsgd demo --out results/demo/")
+
+_WIDTH: Final = 100
+# Of the data sets of the first study: as many again would take twice as long.
+_ROWS: Final = (6_000, 5_000, 4_000)
+_COLUMNS: Final = ("ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder of the reports.")] = Path("demo"),
+    force: Annotated[bool, typer.Option("--force", help="Run what is in the folder already, too.")] = False,
+) -> None:
+    """Run two small studies on worker processes, and say what they found.
+
+    They are dsgd study msf --demo and dsgd study speedup --demo with half of the rows and one of the data sets.
+    """
+    from rich.console import Console
+
+    from dsgd import study as api
+    from dsgd.report import show_tables
+    from dsgd.study import msf, speedup
+
+    api.check_extras()  # before minutes of work, not after
+    console = Console(width=_WIDTH, highlight=False)
+    console.print(
+        "Linear SVMs are trained on one and on two worker processes, which synchronise after every sample, or after 4, "
+        "16, ... 4096. Then fits to the same accuracy are timed on threads, on processes and in scikit-learn. On two "
+        "idle cores that takes about a minute and a half.\n"
+    )
+    sync, several = msf.STUDY.demo(), speedup.STUDY.demo()
+    sync = sync.replace(data=[replace(one, rows=n) for one, n in zip(sync.data, _ROWS, strict=True)])
+    several = several.replace(data=several.data[:1], epochs=several.epochs[:1])
+    console.print("1 of 3: compiling, which takes a while the first time on a machine")
+    _compile(sync, several)
+    quiet = not sys.stderr.isatty()
+    console.print("2 of 3: how often must processes synchronise?")
+    rows = follow(api.run_study(sync, out, force=force), sync.count(), ("dataset",), out, quiet=quiet)
+    console.print("3 of 3: when are two processes faster than one?")
+    beside = out / "speedup"
+    runs = api.run_study(several, beside, force=force)
+    fits = follow(runs, several.count(), ("place", "dataset"), beside, quiet=quiet)
+
+    pages = {out: api.study_page(sync, rows), beside: api.study_page(several, fits)}
+    console.print()
+    show_tables([msf.results_table(rows, rows[0]["dataset"], _COLUMNS)])
+    console.print()
+    for n, finding in enumerate((*_sentences(pages[out])[:2], _sentences(pages[beside])[0]), start=1):
+        console.print(f"{n}. {finding}", markup=False)
+    for doubt in pages[out].doubts:
+        console.print(f"Note: {doubt}", markup=False)
+    console.print()
+    for folder, page in pages.items():
+        typer.echo(f"report: {page.save(folder)}")
+
+
+def _compile(sync: Study, several: Study) -> None:
+    """Run both studies on few rows, so that this process and the workers have their kernels on disk."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from dsgd import study as api
+    from dsgd.kernels.jit import SAID
+
+    sync = sync.replace(data=_few_rows(sync.data), every=(1, 64), seeds=(0,), epochs=1)
+    several = several.replace(data=_few_rows(several.data), seeds=(0,))
+    bar = Console(stderr=True)
+    os.environ[SAID] = "1"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            runs = chain(api.run_study(sync, folder), api.run_study(several, Path(folder) / "speedup"))
+            total = sync.count() + several.count()
+            for _ in track(runs, "Compiling", total, console=bar, transient=True, disable=not bar.is_terminal):
+                pass
+    finally:
+        del os.environ[SAID]
+
+
+def _few_rows(data: Sequence[DataSource]) -> list[DataSource]:
+    return [replace(one, rows=500, test_rows=100) for one in data]
+
+
+def _sentences(page: Page) -> list[str]:
+    return re.split(r"(?<=\.) (?=[A-Z0-9])", page.answer)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from dsgd.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from dsgd.collectives.compressed import compressed_cost, compressed_mean
     from dsgd.collectives.cost import (
         LINKS,
         Algorithm,
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
         broadcast_cost,
         choose_algorithm,
     )
-    from dsgd.collectives.gossip import gossip_cost, neighbour_mean, push_sum
-    from dsgd.collectives.group import Group, calibrate
-    from dsgd.collectives.team import Team
+    from dsgd.collectives.group import Group, Team, calibrate
+    from dsgd.collectives.means import compressed_cost, compressed_mean, gossip_cost, neighbour_mean, push_sum
 
 __all__ = [
     "LINKS",

@@ -118,20 +118,12 @@ MAX_OUTSTANDING: Final = 8
 class AbstractMailbox(ABC):
     """Sends frames without waiting for the receiver; used by the thread of its rank alone.
 
-    Problem: `AbstractTransport.exchange` needs both ranks at the same time. Asynchronous methods need the opposite: a
-    rank sends a message and continues; the receiver checks now and then for messages, and takes them when it is ready.
-
-    `post` copies the array and returns. At most `MAX_OUTSTANDING` frames of a rank wait for one peer: a rank that posts
-    more waits until one has left, so memory is bounded however slow the peer is. `poll` and `poll_any` check,
-    `wait_any` waits, `take` fills an array with the oldest frame of a rank. Frames of one rank to another stay in order
-    and are numbered and checked like all others; every wait has a deadline and ends when the job stops.
-
-    The mailboxes of a gang have connections of their own, separate from its transport, so that a frame that is not
-    taken yet never delays a collective. They may connect more ranks than the transport, since servers take part in no
-    collective.
-
-    Cost per frame: one copy more than `exchange`. Bytes and messages are counted when a frame is posted; copying and
-    sending is charged to wire, waiting for a frame that has not come yet, or for room, to wait.
+    `post` copies the array and returns; a rank that has `MAX_OUTSTANDING` frames on the way to one peer waits until one
+    has left, so memory is bounded. Frames of one rank to another stay in order and are numbered and checked like all
+    others; every wait has a deadline and ends when the job stops. Mailboxes have connections of their own, so a frame
+    that is not taken yet never delays a collective, and they may connect servers, which take part in none. Cost per
+    frame: one copy more than `AbstractTransport.exchange`. Bytes are counted when a frame is posted; copying and
+    sending is charged to wire, waiting for a frame or for room to wait.
     """
 
     rank: int
@@ -211,9 +203,9 @@ def no_room(rank: int, to: int, deadline_s: float) -> GangTimeoutError:
 class Schedule(NamedTuple):
     """The messages of a collective, of all ranks.
 
-    - `moves`, shape (n_moves, 4): what a rank does at a time: the rank that it sends to, or -1; bytes of that
-      message, its header among them; the rank that it receives from at the same time, or -1; and bytes that it then
-      adds up.
+    - `moves`, shape (n_moves, 4): the rank that one is sent to or -1, its bytes with the header, the rank that one
+      comes
+      from at the same time or -1, and the bytes that are then added up.
     """
 
     first: IntVector
@@ -247,13 +239,10 @@ class Call(NamedTuple):
 
 
 class Offload(Protocol):
-    """Runs the collectives of one rank.
+    """Runs the collectives of one rank on a wire that is given the messages of all ranks, a `Schedule`, at once.
 
-    Problem: on a wire that takes no real time, a simulated one, a collective of a thousand ranks is ten thousand calls
-    of `AbstractTransport.exchange`, each with a turn of its own, for a result that is known once all have begun.
-
-    Such a wire is given what the messages of all ranks would be, a `Schedule`, and how the result of all is made of
-    what each has. Network cards that reduce vectors are given the same (collective offload).
+    A collective of a thousand simulated ranks would be ten thousand calls of `AbstractTransport.exchange` for a result
+    that is known once all have begun. Network cards that reduce vectors are given the same (collective offload).
     """
 
     def __call__(self, call: Call) -> None:

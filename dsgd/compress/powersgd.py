@@ -1,17 +1,13 @@
 """Compressors that transform vectors: PowerSGD to a matrix of low rank, DeMo to waves; and one for each tensor.
 
-**Layer by layer: a compressor for each tensor of a module.**
-
-Problem: one compressor for the whole vector of a network treats its layers alike. The largest entries may all be in one
-layer, so that entries of others are sent late; a bias is so short that it may as well be sent whole; and a low-rank
-matrix approximates a weight matrix, not a vector folded at arbitrary places.
+One compressor for the whole vector of a network treats its layers alike: the largest entries may all be in one layer, a
+bias is so short that it may as well be sent whole, and a low-rank matrix approximates a weight matrix, not a vector
+folded at arbitrary places.
 
 Update, with v_l the part of the vector that is tensor l: each is encoded by its own compressor, with its own memory.
 `PowerSGD` sees a weight of shape (a, b, ...) as the matrix with a rows that it is; where that has one dimension, or the
-factors would be no shorter, the tensor is sent whole.
-
-Cost: those of the compressors, tensor by tensor. Tensors that travel whole go together in one all-reduce, and so do the
-factors of all `PowerSGD`, in two.
+factors would be no shorter, the tensor is sent whole. Tensors that travel whole go together in one all-reduce, and so
+do the factors of all `PowerSGD`, in two.
 
 Source: Dutta et al. 2020 (layer by layer against the whole vector); Vogels, Karimireddy and Jaggi 2019, section 3
 (matrices of layers, biases uncompressed); Lin et al. 2018 (the largest entries of each layer).

@@ -1,32 +1,25 @@
 """Blocks of rows: what they hold, how they are dealt to ranks, and what a fit asks of them.
 
-Row blocks on the workers, and the summary of each that the client gets.
+Summaries are made on the workers, where the data is: a few numbers per block, so the client learns classes, counts,
+widths and defects without receiving any rows.
 
-These functions run on the workers, where the data is. A summary is a few numbers per block, so the client learns
-classes, counts, widths and defects without receiving any rows.
-
-**Assignment of rows to blocks: consecutive or at random.**
-
-Problem: the order of rows often has a meaning (a time series, one class after the other). Ranks with consecutive rows
-then have different kinds of rows, and models that are rarely averaged suffer: on ijcnn1, a time series, one average of
-the models of sixteen ranks is 1.8 points below one rank, and as good as it if rows are assigned at random. The methods
-that average models assume random assignment.
+**Assignment of rows to blocks.** The order of rows often has a meaning (a time series, one class after the other).
+Ranks with consecutive rows then have different kinds of rows, and models that are rarely averaged suffer: on ijcnn1, a
+time series, one average of the models of sixteen ranks is 1.8 points below one rank, and as good as it if rows are
+assigned at random, which methods that average models assume.
 
 Update: rows are dealt in the order of the listing, each to a rank drawn from those that have the fewest visits so far;
 where there are very many, chunks of 32 neighbours. So every P neighbours go to P different ranks, and all ranks have
 rows from everywhere in equal parts, to one visit or a chunk where no row has a weight. Who gets a row depends on (seed,
 number of the row), so threads, workers and simulated ranks train on the same rows, and get the same model to the bit.
-Within its blocks the rows of a rank are in the order of the array. A block is read in one pass over a part of the
-array, and the blocks of all ranks with the same place come from the same part, so little of an array in a file is in
-memory at a time.
+Blocks of all ranks with the same place come from the same part of an array, each in its order, so little of an array in
+a file is in memory at a time.
 
 Cost: 10 ns and 12 bytes per row, of very many 2 ns and 8 bytes; and a copy of the rows of a block while it is sent.
 Threads of this process read the rows where they are.
 
 Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3 ("randomly partition the examples"); here without replacement
 from every P neighbours (systematic sampling).
-
-The requirements of an estimator: for its row blocks, for the gang that trains on them, and its number of ranks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Callbacks of a fit, and its history.
-
-The history of a fit: a line for every epoch.
-
-Callbacks of ``fit``: those of `dsgd.progress` and those of scikit-learn, set by one method.
+"""Callbacks of a fit, those of `dsgd.progress` and those of scikit-learn, and its history: a line for every epoch.
 
 scikit-learn (1.9 and newer) keeps the callbacks of an estimator in ``_skl_callbacks`` and passes those of a pipeline or
 a search on to the estimators inside, through ``set_callbacks``. Ours are in the same list, each in an envelope whose

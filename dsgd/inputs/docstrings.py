@@ -21,12 +21,9 @@ Estimator = TypeVar("Estimator", bound=type)
 
 
 def inherit_docs(estimator: Estimator) -> Estimator:
-    """Complete the docstring of an estimator with the parameters and attributes that its bases describe.
+    """Complete the docstring of an estimator with parameters and attributes of its bases, nearest first; a decorator.
 
-    A decorator. Parameters are in the order of the signature; the class's own text takes precedence over that of a
-    base. Its own attributes come first, then those of its bases, nearest first. `inherit_method_docs` completes its
-    methods. Users see one whole docstring, in ``help`` and in the documentation. Without docstrings (``python -OO``)
-    nothing happens.
+    Parameters are in the order of the signature. Without docstrings (``python -OO``) nothing happens.
     """
     inherit_method_docs(estimator)
     if estimator.__doc__ is None:
@@ -42,12 +39,10 @@ def inherit_docs(estimator: Estimator) -> Estimator:
 
 
 def inherit_method_docs(owner: Estimator) -> Estimator:
-    """Complete the docstrings of a class's methods from the same methods of its bases.
+    """Complete the docstrings of a class's methods from the same methods of its bases; a decorator.
 
-    A decorator. A method describes only what is its own. A parameter that it leaves out is described as in the same
-    method of the nearest base that has it, else as in `predict`, because all methods that take rows take the same ones.
-    The section on returned values comes from the nearest base, unless the method has one; the section on errors has
-    those of the method and its bases.
+    A parameter that a method leaves out is described as in the nearest base that has it, else as in `predict`. The
+    returned values are those of the nearest base, unless the method says; errors are those of the method and its bases.
     """
     for name, member in vars(owner).items():
         method = _unwrapped(member)

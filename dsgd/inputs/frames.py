@@ -1,24 +1,13 @@
 """Tables of pandas, anything as a table, and tables as arrays of numbers.
 
-**Data frames of pandas, read column by column with pandas.**
+A column of pandas may be of numpy, nullable, sparse, of categories, of Arrow memory or of Python objects, and each says
+in its own way what is missing: pandas decides what a column is, and factorizes it. Objects of several types are coded
+one by one, because its hash table takes True for 1. One function chooses the reader of what a user has; a column leaves
+as it would from any other library: whole numbers are integers, and dates are written by ISO 8601.
 
-Problem: a column of pandas may be of numpy, nullable, sparse, of categories, of Arrow memory or of Python objects, and
-each says in its own way what is missing.
-
-Method: pandas decides what a column is, and factorizes it. Objects of several types are coded one by one, because its
-hash table takes True for 1.
-
-From whatever a user has to a table, and from its columns to labels, categories and texts.
-
-Method: one function chooses the reader, and those below ask it what `Table` answers. A column leaves as it would from
-any other library: whole numbers are integers, and dates are written by ISO 8601.
-
-**Tables as arrays of numbers: numeric, boolean and nullable columns.**
-
-Problem: numpy has no missing integers and no common type for bools and floats, so it converts such tables to objects.
-
-Method: columns are converted one by one, to the narrowest floats or integers that hold all of them, as in scikit-learn.
-Missing values and texts are refused, and the error names the column.
+Tables become arrays column by column, of the narrowest floats or integers that hold all of them, as in scikit-learn;
+numpy alone, without missing integers, would make objects of them. Missing values and texts are refused, and the error
+names the column.
 """
 
 from __future__ import annotations

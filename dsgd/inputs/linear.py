@@ -1,22 +1,9 @@
 """Linear models as every fit leaves them: coefficients, models of other packages, predictions and scores.
 
-Coefficients of linear models by the names of their features.
-
-Estimators of scikit-learn of the same name: what is copied from one to the other.
-
-The base of estimators with a coefficient matrix and intercepts.
-
-**Predictions of linear models, and their scores, on rows in memory and on clusters.**
-
-Arrays of other libraries: numpy inside, and results of the caller's kind where scikit-learn would return such.
-
 scikit-learn computes in the library of X if ``sklearn.set_config(array_api_dispatch=True)``, and with numpy otherwise.
 Kernels here read the memory of the host, so arrays on a CPU become numpy views, and results go back under the same
-setting. An array on another device is refused: a copy of it is for the user to make.
-
-Base classes of classifiers and regressors that train on a cluster: scores of dask input, computed block by block.
-
-Predictions of linear classifiers and regressors: on arrays at once, on dask collections lazily, block by block.
+setting. An array on another device is refused: a copy of it is for the user to make. Dask collections are predicted
+lazily and scored block by block.
 """
 
 from __future__ import annotations

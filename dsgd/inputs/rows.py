@@ -1,20 +1,12 @@
-"""Rows of estimators, and their weights.
+"""Rows that several fits train on, checked, dealt and sent once, and their weights.
 
-Checks of sample weights.
+Before the first step of a fit its rows are checked, dealt to ranks and put in order; on a cluster they are sent to the
+workers first. With few epochs this takes as long as training, and a parameter search repeats it for every fit. A handle
+owns the results of this work and passes them to the next fit. Results that depend on parameters (the seed, the number
+of ranks, the share held out) are kept for the parameters that were used last.
 
-**Rows that several fits train on: checked, dealt and sent once.**
-
-Problem: before the first step of a fit its rows are checked, dealt to ranks and put in order; on a cluster they are
-sent to the workers first. With few epochs this takes as long as training, and a parameter search repeats it for every
-fit.
-
-Method: a handle owns the results of this work and passes them to the next fit. Results that depend on parameters (the
-seed, the number of ranks, the share held out) are kept for the parameters that were used last.
-
-The handle is explicit. A hidden cache in ``fit`` would have to read all rows to see that they are the same, and would
-hold memory without the user's knowledge.
-
-Source: the idea is XGBoost's ``DMatrix``.
+The handle is explicit, as XGBoost's ``DMatrix``: a hidden cache in ``fit`` would have to read all rows to see that they
+are the same, and would hold memory without the user's knowledge.
 """
 
 from __future__ import annotations

@@ -75,21 +75,13 @@ class _Place(NamedTuple):
 class SharedBlock:
     """A block in a segment, made by `share_block`. Unpickled it is the block itself: a tuple (X, y, sample_weight).
 
-    Problem: rows of an array of this process travel to a worker as messages of Dask: they are copied out of the array,
-    into a socket and out of it again, by one thread. A worker of the same host could read them where they are written
-    first.
-
-    Method: the rows of a block are copied from the array into a segment (`dsgd.comm.memory.segment`), those of several
-    blocks at the same time, without the interpreter lock. Dask is given this object to send, which is pickled as the
-    name of its segment; unpickling it on the worker maps the segment and returns the block (X, y, sample_weight)
-    itself, of arrays that lie there. Then the segment loses its name, and the system frees it with the arrays of the
-    worker. To whatever happens later the block is like any other: Dask may move, spill or lose it.
-
-    A worker is handed segments after it has found one that was made for it to find. Where it cannot, where less than
-    twice the memory is free (containers often have little of this kind), and for blocks below `_FROM_BYTES`, Dask sends
-    the rows.
-
-    Cost: one copy of the rows, and one message of some hundred bytes for each block.
+    Rows of an array of this process would travel to a worker as messages of Dask, copied into a socket and out of it by
+    one thread. Instead they are copied into a segment (`dsgd.comm.memory.segment`), without the interpreter lock; Dask
+    sends this object, pickled as the name of its segment, and unpickling it on a worker of the same host maps the
+    segment. Then the segment loses its name, and the system frees it with the arrays of the worker. To whatever happens
+    later the block is like any other: Dask may move, spill or lose it. A worker is handed segments after it has found
+    one that was made for it to find. Where it cannot, where less than twice the memory is free, and for blocks below
+    `_FROM_BYTES`, Dask sends the rows.
     """
 
     def __init__(
@@ -116,11 +108,7 @@ class SharedBlock:
 
 
 def share_block(rows: row_blocks.Block, partition: row_blocks.Partition, k: int) -> SharedBlock | None:
-    """Copy block k of a partition into shared memory.
-
-    - returned: None if the block is small or its rows are no numbers, or if there is too little memory of this
-      kind.
-    """
+    """Copy block k of a partition into shared memory; None if it is small, holds no numbers, or finds no room."""
     X, y, weights = rows
     mine = partition.rows(k)
     columns = {"y": y, "weights": weights}
@@ -263,13 +251,9 @@ def _finds(name: str, secret: bytes) -> bool:
 class SpooledBlock:
     """A block (X, y, sample_weight) whose arrays lie in a file; iterates over the three.
 
-    Problem: Dask holds the blocks of a collection in the memory of its workers, or compresses them to disk when memory
-    runs out and reads them back whole. Rows that are read only twice need neither.
-
-    Method: a block is copied into an unnamed file in the local directory of the worker that made it, and Dask holds the
-    mapping of that file. It costs no memory while it is not read, and Dask's reference counts decide when the file is
-    removed. The files of a worker that dies vanish with it; Dask computes their blocks again like any others. Blocks
-    are sent to other workers as plain arrays.
+    A block that is read only twice need not stay in memory. It is copied into an unnamed file in the local directory of
+    the worker that made it, and Dask holds the mapping: its reference counts decide when the file is removed. The files
+    of a worker that dies vanish with it; Dask computes their blocks again. Other workers are sent plain arrays.
     """
 
     def __init__(self, block: row_blocks.Block, mapping: MappedFile) -> None:

@@ -1,19 +1,13 @@
 """Tables column by column: numbers, codes of categories, texts and dates, of arrays and in Arrow memory.
 
-`dsgd.preprocessing` reads columns by these, and estimators the column of the target. Begin with `base`, which says what
-a table answers; `reading` turns a user's data into one. There is a reader for pandas, one for Arrow memory, which all
-other libraries hand out, and one for arrays. No library is loaded for anybody who has none of its objects.
+`dsgd.preprocessing` reads columns by these, and estimators the column of the target. There is a reader for pandas, one
+for Arrow memory, which all other libraries hand out, and one for arrays; no library is loaded for anybody who has none
+of its objects. ``__arrow_c_stream__`` gives the columns of Polars, DuckDB and others without a copy; a library without
+it is asked by the data frame protocol.
 
 **Text.** A column of CSV is what all its texts are, and text comes in parts, in any order. A part has a state, and
 states of parts are joined; text is what two of them have in common, if they differ. So the state of a column is that of
 all its texts, however they are cut. What is a number or a date is said by the functions that read it.
-
-**Tables in Arrow memory, which Polars, DuckDB and others hand out, read with pyarrow.**
-
-Problem: there are many such libraries, and each would want a reader of its own.
-
-Method: ``__arrow_c_stream__`` gives the columns of any of them without a copy; a library without it is asked by the
-data frame protocol. Categories are coded by Arrow's hash table. pyarrow is loaded only for those who have such a table.
 """
 
 from __future__ import annotations
@@ -56,12 +50,7 @@ class Coded:
 
 
 class Table(Protocol):
-    """Named columns in memory.
-
-    The encoder of columns reads tables of several libraries, and should not know which one it has: so there are few
-    questions, each about one column: what it holds, and its numbers, codes or dates as arrays of numpy. Distinct values
-    become Python objects once; rows are numbers only.
-    """
+    """Named columns in memory, of whatever library: questions are about one column, and answered by arrays."""
 
     @property
     def names(self) -> list[Any]:

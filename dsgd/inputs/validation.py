@@ -98,12 +98,8 @@ def split_off(estimator: Any, rows: tuple[Any, Any, Any]) -> tuple[tuple[Any, An
 class ScoredRows:
     """Validation rows and what scores a model on them; a `dsgd.runtime.train.job.Validation`.
 
-    Problem: rows that are held out are spread over the ranks, and of many measures (the area under a curve, F1) the
-    ranks cannot add up parts.
-
-    Method: rows that the user gives stay together and go to rank 0, which scores the model after every epoch with
-    scikit-learn's own code. At that moment all ranks can make the same model, so a score does not depend on where ranks
-    are. The others wait for it, as for everything at the end of an epoch.
+    Of many measures (the area under a curve, F1) ranks cannot add up parts. So rows that the user gives stay together
+    and go to rank 0, which scores the model after every epoch with scikit-learn's own code; the others wait for it.
     """
 
     model_of: Callable[[FloatVector, Mapping[str, AnyArray]], Any]

@@ -36,36 +36,10 @@ import math
 
 import numpy as np
 
+from dsgd.kernels import scaled, state
 from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.order import block_at, draw, mix64, rows_ahead
 from dsgd.kernels.rows import add_columns, add_row, prefetch, row_bounds, row_dot, row_square, score_columns
-from dsgd.kernels.scaled import (
-    MIN_SCALE,
-    MIN_SCALE_AVERAGING,
-    MIN_SHRINK,
-    add_step,
-    add_steps,
-    clear,
-    fold,
-    join_average,
-    owe,
-    wipe,
-)
-from dsgd.kernels.state import (
-    AVERAGE,
-    COUNTERS,
-    EPOCH,
-    INTERCEPT_RATE,
-    L1_TOTAL,
-    N_AVERAGED,
-    N_FEATURES,
-    N_OUTPUTS,
-    SHRINK_RATE,
-    T,
-    count_rows,
-    loss_of_output,
-    rate_now,
-)
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
 #: Entries that a sum is of: a cache line of float64.
@@ -334,34 +308,34 @@ def run_drawn(
     - `filled`, shape (1,): the epoch that has filled h, or does so now; 0 before.
     - `which`, `rows`, `scales`: scratch; as in `choose_rows`.
     """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
+    n_outputs = np.uint64(codes[state.N_OUTPUTS])
+    n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     dtype = params.dtype.type
-    t, n_averaged, owed_total = counters[T], counters[N_AVERAGED], counters[L1_TOTAL]
+    t, n_averaged, owed_total = counters[state.T], counters[state.N_AVERAGED], counters[state.L1_TOTAL]
     loss_sum, guard = 0.0, 0.0
     scale, a, b = 1.0, 0.0, 1.0
-    min_scale = MIN_SCALE_AVERAGING if codes[AVERAGE] > 0 else MIN_SCALE
+    min_scale = scaled.MIN_SCALE_AVERAGING if codes[state.AVERAGE] > 0 else scaled.MIN_SCALE
     is_wide = indices is not None and n_outputs > _ONE
     if filled[0] == 0.0:
-        filled[0] = counters[EPOCH]
-    walks = filled[0] == counters[EPOCH]
+        filled[0] = counters[state.EPOCH]
+    walks = filled[0] == counters[state.EPOCH]
     was_wiped, before = False, (_ZERO, _ZERO)
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
-        choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
+        choose_rows(tree, levels, order, key, counters[state.EPOCH], filled[0], uniform, which, rows, scales, at, end)
         if not walks:
             ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
         n_set = _ZERO
         for j in range(n_chosen):
             i = rows[j]
             first, last = row_bounds(index, indptr, i, n_features)
-            eta = rate_now(counters, constants, codes, t)
-            averages = 0 < codes[AVERAGE] <= t
+            eta = state.rate_now(counters, constants, codes, t)
+            averages = 0 < codes[state.AVERAGE] <= t
             score_scale = scale
-            shrink = 1.0 - constants[SHRINK_RATE] * eta
-            is_wiped = shrink < MIN_SHRINK
+            shrink = 1.0 - constants[state.SHRINK_RATE] * eta
+            is_wiped = shrink < scaled.MIN_SHRINK
             scale = 1.0 if is_wiped else scale * shrink
             if indices is not None:
                 if is_wide:
@@ -369,10 +343,10 @@ def run_drawn(
                 else:
                     factors[0] = row_dot(values, indices, first, last, params, _ZERO)
                 if is_wiped:
-                    wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
+                    scaled.wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
                 was_wiped, before = is_wiped, (first, last)
             if scale < min_scale:
-                fold(params, auxiliary, scale, a, b, n_weights)
+                scaled.fold(params, auxiliary, scale, a, b, n_weights)
                 if indices is None:
                     score_scale /= scale
                 scale, a, b = 1.0, 0.0, 1.0
@@ -384,41 +358,41 @@ def run_drawn(
                 if indices is None:
                     p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
                     if is_wiped:
-                        clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
+                        scaled.clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
-                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += weight * loss
-                counters[np.uint64(COUNTERS) + k] += weight * loss
+                counters[np.uint64(state.COUNTERS) + k] += weight * loss
                 guard += p * 0.0
                 slope *= class_weight
                 squares += slope * slope
                 gain = eta * weight * row_weights[i]
-                params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * gain * slope)
+                params[n_weights + k] -= dtype(constants[state.INTERCEPT_RATE] * gain * slope)
                 step = -slope * (gain * inverse)
                 if is_wide:
                     factors[k] = step
                 elif step != 0.0:
-                    add_step(values, indices, first, last, params, auxiliary, base, step, a)
+                    scaled.add_step(values, indices, first, last, params, auxiliary, base, step, a)
             if indices is not None and is_wide:
-                add_steps(values, indices, first, last, params, auxiliary, factors, a)
+                scaled.add_steps(values, indices, first, last, params, auxiliary, factors, a)
             if scales[j] > 0.0 and uniform < 1.0:
-                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[INTERCEPT_RATE])
+                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[state.INTERCEPT_RATE])
                 which[n_set] = i
                 n_set += _ONE
-            owed_total = owe(
+            owed_total = scaled.owe(
                 indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
             )
             if averages:
-                n_averaged, a, b = join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
+                n_averaged, a, b = scaled.join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
             t += 1.0
         if not walks:
             update_all(tree, levels, which, n_set)
-    fold(params, auxiliary, scale, a, b, n_weights)
-    counters[T] = t
-    counters[N_AVERAGED] = n_averaged
-    counters[L1_TOTAL] = owed_total
-    count_rows(counters, stop - start, loss_sum, guard)
+    scaled.fold(params, auxiliary, scale, a, b, n_weights)
+    counters[state.T] = t
+    counters[state.N_AVERAGED] = n_averaged
+    counters[state.L1_TOTAL] = owed_total
+    state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel
@@ -454,20 +428,20 @@ def gradient_drawn(
     - `tree`, `levels`, `filled`, `which`, `rows`, `scales`, `key`, `uniform`: as in `run_drawn`.
     - `out`, shape (n_params,): the sum, overwritten.
     """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
+    n_outputs = np.uint64(codes[state.N_OUTPUTS])
+    n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
     loss_sum, guard = 0.0, 0.0
     is_wide = indices is not None and n_outputs > _ONE
     if filled[0] == 0.0:
-        filled[0] = counters[EPOCH]
-    walks = filled[0] == counters[EPOCH]
+        filled[0] = counters[state.EPOCH]
+    walks = filled[0] == counters[state.EPOCH]
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
-        choose_rows(tree, levels, order, key, counters[EPOCH], filled[0], uniform, which, rows, scales, at, end)
+        choose_rows(tree, levels, order, key, counters[state.EPOCH], filled[0], uniform, which, rows, scales, at, end)
         if not walks:
             ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
         n_set = _ZERO
@@ -482,14 +456,14 @@ def gradient_drawn(
                 base = k * n_features
                 dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
-                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += weight * loss
-                counters[np.uint64(COUNTERS) + k] += weight * loss
+                counters[np.uint64(state.COUNTERS) + k] += weight * loss
                 guard += p * 0.0
                 slope *= class_weight
                 squares += slope * slope
                 slope *= weight * row_weights[i]
-                if constants[INTERCEPT_RATE] > 0.0:
+                if constants[state.INTERCEPT_RATE] > 0.0:
                     out[n_weights + k] += out.dtype.type(slope)
                 if is_wide:
                     factors[k] = slope
@@ -498,9 +472,9 @@ def gradient_drawn(
             if indices is not None and is_wide:
                 add_columns(values, indices, first, last, out, factors, 1.0)
             if scales[j] > 0.0 and uniform < 1.0:
-                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[INTERCEPT_RATE])
+                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[state.INTERCEPT_RATE])
                 which[n_set] = i
                 n_set += _ONE
         if not walks:
             update_all(tree, levels, which, n_set)
-    count_rows(counters, stop - start, loss_sum, guard)
+    state.count_rows(counters, stop - start, loss_sum, guard)

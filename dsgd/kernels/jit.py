@@ -161,13 +161,11 @@ def kernel_folder() -> Path | None:
 class KernelCache:
     """The compiled forms of one function, in the place of Numba's own cache of it.
 
-    Problem: Numba keeps machine code alongside each file, under its line number and as old as the file. Every checkout,
-    image, wheel and virtual environment compiles all kernels again, for minutes, and so does whoever has touched a
-    file.
-
-    Method: a kernel is kept under a digest of what it was made of (`stamp_of`), the types of its arguments, the options
-    of the compiler, its version and the processor, in a folder of the user. Nothing there is ever out of date. What
-    nobody has used for months is removed. A package can carry kernels for a kind of processors; they are tried last.
+    Numba keeps machine code alongside each file, under its line number and age, so that every checkout, image, wheel
+    and environment compiles all again. Here a kernel is kept under a digest of what it was made of (`stamp_of`), the
+    types of its arguments, the options and version of the compiler and the processor, in a folder of the user. Nothing
+    there is ever out of date; what nobody has used for months is removed. A package can carry kernels for a kind of
+    processors.
     """
 
     def __init__(self, function: Any, options: Mapping[str, Any]) -> None:
@@ -187,8 +185,7 @@ class KernelCache:
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Return the kernel for these types, None if it has to be compiled: a file that was damaged is none.
 
-        Numba would load the types and lowering of all of numpy first, in eighty modules. They take a third of a second,
-        more than the kernels of a fit; the compiler loads them itself where a kernel is not on disk.
+        Numba would load the types and lowering of all of numpy first, which takes longer than the kernels of a fit.
         """
         target = context.codegen().magic_tuple()
         places = [(kernel_folder(), target)]
@@ -295,12 +292,10 @@ class _NoCode:
 
 
 class _PartLibrary(JITCodeLibrary):
-    """What is linked into kernels.
+    """What is linked into kernels: a library of code that ends there.
 
-    Problem: Numba makes every function that a kernel calls fit to be called by itself. It is optimised and turned into
-    machine code, then linked into the kernel and optimised once more with all around it. That takes a fifth of
-    compiling. Method: a library of code that ends with what is linked. Kernels are as fast as before, and their sums
-    the same to the bit.
+    Numba would turn every function that a kernel calls into machine code by itself, then link it and optimise once
+    more, which takes a fifth of compiling. Kernels are as fast without, and their sums the same to the bit.
     """
 
     @property
@@ -326,15 +321,11 @@ _LOOK_S: Final = 0.02
 class Turns:
     """The turn of this process to compile; used under the lock of Numba's compiler.
 
-    Problem: the workers of a host that begin their first fit at once all miss the same kernels in the cache on disk.
-    Sixteen processes on two cores that compiled them side by side took two minutes for what takes one of them ten
-    seconds.
-
-    Method: who misses a kernel locks a file alongside the cache and looks once more; the lock is kept until the kernel
-    is saved or cannot be compiled. It dies with its process. Who finds it locked waits and then looks again, all at
-    once and without a lock. Who waits for longer than `_PATIENCE_S`, or cannot lock files, compiles by itself: that
-    costs time and nothing else. Numba lets one thread of a process compile at a time, and what its kernel calls inside
-    that. Only the outermost locks, so processes cannot wait for each other in a circle.
+    Sixteen processes on two cores that compiled the same kernels side by side took two minutes for what takes one of
+    them ten seconds. So who misses a kernel locks a file alongside the cache and looks once more; the lock is kept
+    until the kernel is saved or cannot be compiled, and dies with its process. Who finds it locked waits and then looks
+    again. Who waits for longer than `_PATIENCE_S`, or cannot lock files, compiles by itself: that costs time and
+    nothing else. Only the outermost kernel of a process locks, so processes cannot wait for each other in a circle.
     """
 
     def __init__(self) -> None:
@@ -461,10 +452,9 @@ scalar = inlined()
 
 
 class _FirstUse(event.Listener):
-    """Says, once in a process, that a kernel is not on disk yet: somebody may wonder where some seconds go.
+    """Says, once in a process, that a kernel is not on disk yet; meanwhile no garbage is collected.
 
-    Meanwhile no garbage is collected. The compiler makes objects by the million, and to look at them again and again,
-    for a few tens of MB of garbage, takes a tenth of all compiling.
+    The compiler makes objects by the million, and to look at them again and again takes a tenth of all compiling.
     """
 
     def __init__(self) -> None:
@@ -533,8 +523,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 def leaf_kernel(function: Callable[..., Any]) -> Any:
     """Return `function` compiled as a `kernel` that allocates nothing and counts no references to arrays.
 
-    For a kernel that another one calls for every few rows: counting up and down, atomically, for each of a dozen
-    arrays would take longer than a step. Numba refuses to compile it if it makes an array.
+    Counting them for each of a dozen arrays, every few rows, would take longer than a step.
     """
     return _cached(function, {**_OPTIONS, "_nrt": False})
 

@@ -1,18 +1,11 @@
-"""Random numbers by counter, and orders that are drawn from them.
+"""Random numbers by counter, and orders that are drawn from them: of rows, of epochs, and dealing to ranks.
 
-Counter-based random numbers: each draw is a hash of its key and depends on no earlier draw.
+Each draw is a hash of its key and depends on no earlier draw. `mix64` is the finaliser of splitmix64 (Steele, Lea and
+Flood, OOPSLA 2014, with Stafford's constants "mix 13"): a bijection of 64-bit words in which every input bit flips
+every output bit with a probability close to one half.
 
-`mix64` is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, with Stafford's constants "mix 13"): a
-bijection of 64-bit words in which every input bit flips every output bit with a probability close to one half.
-
-Sorting of evenly distributed hashes in one pass.
-
-Orders of rows by their place in the listing: random ones that read memory in large pieces, and dealing to ranks.
-
-The order of an epoch: blocks of consecutive rows, visited in a random order of the blocks.
-
-Kernels get places in that order (`dsgd.local.shard` makes it). Inside a block, memory is read from one end to the
-other.
+Orders of rows go by their place in the listing, and read memory in large pieces (`dsgd.local.shard` makes them). An
+epoch visits blocks of consecutive rows in a random order, and a block from one end to the other.
 """
 
 from __future__ import annotations

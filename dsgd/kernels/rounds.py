@@ -38,6 +38,7 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, types
 
+from dsgd.kernels import state
 from dsgd.kernels.atomics import (
     barrier,
     copy_bytes,
@@ -55,18 +56,6 @@ from dsgd.kernels.rows import ask_ahead, row_bounds
 from dsgd.kernels.scaled import to_dual, to_primal
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.softmax import loss_and_slopes
-from dsgd.kernels.state import (
-    COUNTERS,
-    INTERCEPT_RATE,
-    L1_RATE,
-    N_FEATURES,
-    N_OUTPUTS,
-    SHRINK_RATE,
-    T,
-    count_rows,
-    loss_of_output,
-    rate_now,
-)
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 # What `run_rounds` returns.
@@ -411,12 +400,12 @@ def shared_step(
         place = k * n_features + column if indices is None else column * n_outputs + k
         share = eta / frequencies[column]
         before = params[place]  # read again: other threads have stepped since the score was computed
-        after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * values[j]
-        owed = constants[L1_RATE] * share
+        after = max(0.0, 1.0 - constants[state.SHRINK_RATE] * share) * before - step * values[j]
+        owed = constants[state.L1_RATE] * share
         if owed > 0.0:
             after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
         params[place] = dtype(after)
-    params[n_outputs * n_features + k] -= dtype(constants[INTERCEPT_RATE] * step)
+    params[n_outputs * n_features + k] -= dtype(constants[state.INTERCEPT_RATE] * step)
 
 
 @kernel
@@ -450,9 +439,9 @@ def run_shared_rows(
     - `stride`: by how much each row advances the step counter: one for each thread.
     - `start`, `stop`: places of the rows to visit.
     """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
-    t = counters[T]
+    n_outputs = np.uint64(codes[state.N_OUTPUTS])
+    n_features = np.uint64(codes[state.N_FEATURES])
+    t = counters[state.T]
     loss_sum = 0.0
     guard = 0.0
     at, block = start, block_at(order, start)
@@ -461,7 +450,7 @@ def run_shared_rows(
         for i in range(first_row, end_row):
             ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
-            eta = rate_now(counters, constants, codes, t)
+            eta = state.rate_now(counters, constants, codes, t)
             gain = 0.0
             if factors is not None:
                 for k in range(n_outputs):
@@ -474,9 +463,9 @@ def run_shared_rows(
             for k in range(n_outputs):
                 if factors is None:
                     p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
-                    loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                    loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
                     loss_sum += loss
-                    counters[np.uint64(COUNTERS) + k] += loss
+                    counters[np.uint64(state.COUNTERS) + k] += loss
                     guard += p * 0.0  # NaN once a score was not finite
                     step = eta * slope * row_weights[i] * class_weight
                 else:
@@ -485,7 +474,7 @@ def run_shared_rows(
                     values, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
                 )
             t += stride
-    counters[T] = t
+    counters[state.T] = t
     if factors is not None:
-        counters[COUNTERS] += loss_sum
-    count_rows(counters, stop - start, loss_sum, guard)
+        counters[state.COUNTERS] += loss_sum
+    state.count_rows(counters, stop - start, loss_sum, guard)

@@ -1,33 +1,20 @@
-"""Operations on vectors, on single rows and on many, and asking for memory ahead.
+"""Operations on vectors, on single rows and on many, and asking for memory ahead of its use.
 
-Asking for memory ahead of its use.
-
-Dot product and update of one row: the two loops that take nearly all the time of training.
-
-A row is ``values[first:last]``; ``indices`` says its columns, or is None for a dense row. Numba prunes the branch on
-None when it compiles, so one source gives the dense and the sparse machine code. Column numbers are unsigned: a signed
-index costs a test for wrap-around on every access, which halves the speed.
-
-`fastmath` is ``reassoc`` and ``contract`` only: a sum may be taken in any order and a product fused into it, which is
-what SIMD needs; infinities and NaN keep their meaning.
+The dot product and the update of a row take nearly all the time of training. A row is ``values[first:last]``;
+``indices`` says its columns, or is None for a dense row. Numba prunes the branch on None when it compiles, so one
+source gives the dense and the sparse machine code. Column numbers are unsigned: a signed index costs a test for
+wrap-around on every access, which halves the speed. `fastmath` is ``reassoc`` and ``contract`` only: a sum may be taken
+in any order and a product fused into it, which is what SIMD needs; infinities and NaN keep their meaning.
 
 Tried and left out: loops written as LLVM vectors with halving tails (5 % on rows of 22, a page of code); four scalar
 sums instead of LLVM's gathers for the sparse product (twice as slow), the sparse update unrolled by four (slower), and
 the product of the next row taken ahead of the step and mended by the product of the two rows (10 % on rows of 22).
 
-The squared distance between two models, with the same bits on every machine.
-
-Ranks decide by these numbers and must agree. Sums of numpy and of BLAS are taken in an order that depends on the width
-of a core's vectors, so two machines may round them differently; this loop has one order.
-
-**Operations on many rows.**
-
-Fingerprints of rows, and the passes that copy rows to their places.
+Squared distances of models have the same bits on every machine, since ranks decide by them: sums of numpy and of BLAS
+are taken in an order that depends on the width of a core's vectors, this loop has one order.
 
 A store to memory first reads the overwritten line into the caches. Rows that are wide, and together larger than any
 cache, are written past the caches instead: a copy of 320 MB takes a quarter less time, page faults included.
-
-Products of sparse rows with a matrix, for random features of rows that are CSR.
 """
 
 from __future__ import annotations
@@ -243,12 +230,7 @@ _AHEAD, _LINE_BYTES = np.uint64(16), 64
 
 @kernel
 def _add_narrow(words: AnyArray, columns: AnyArray, hashes: AnyArray, out: AnyArray) -> None:
-    """Add the fingerprints of rows with few columns to `out`.
-
-    The entries of many rows are hashed in one loop, as a loop over each row would hardly begin before it ends: half
-    the time for 22 columns of float32, a third for 8. Arrays of numpy are scratch, since those of a kernel take
-    longer to compile than the loops.
-    """
+    """Add the fingerprints of rows with few columns to `out`, the entries of many rows in one loop."""
     n_rows = np.uint64(out.shape[0])
     n_features = np.uint64(words.shape[0]) // n_rows
     n_together = np.uint64(columns.shape[0]) // n_features

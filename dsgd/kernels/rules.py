@@ -33,26 +33,11 @@ import math
 
 import numpy as np
 
+from dsgd.kernels import state
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.order import block_at, rows_ahead
 from dsgd.kernels.rows import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.kernels.scaled import truncate
-from dsgd.kernels.state import (
-    AVERAGE,
-    COUNTERS,
-    INTERCEPT_RATE,
-    L1_RATE,
-    L1_TOTAL,
-    N_AVERAGED,
-    N_FEATURES,
-    N_OUTPUTS,
-    SHRINK_RATE,
-    T,
-    count_rows,
-    loss_of_output,
-    rate_now,
-)
-from dsgd.kernels.state import T as STEP
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 _ONE = np.uint64(1)
@@ -83,8 +68,8 @@ def gradient_rows(
       rows seen are updated.
     - `out`, shape (n_params,): the sum, overwritten.
     """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
+    n_outputs = np.uint64(codes[state.N_OUTPUTS])
+    n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
@@ -103,12 +88,12 @@ def gradient_rows(
                 base = k * n_features
                 dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
-                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
-                counters[np.uint64(COUNTERS) + k] += loss
+                counters[np.uint64(state.COUNTERS) + k] += loss
                 guard += p * 0.0
                 slope *= class_weight * row_weights[i]
-                if constants[INTERCEPT_RATE] > 0.0:
+                if constants[state.INTERCEPT_RATE] > 0.0:
                     out[n_weights + k] += out.dtype.type(slope)
                 if is_wide:
                     factors[k] = slope
@@ -116,7 +101,7 @@ def gradient_rows(
                     add_row(values, indices, first, last, out, base, slope)
             if indices is not None and is_wide:
                 add_columns(values, indices, first, last, out, factors, 1.0)
-    count_rows(counters, stop - start, loss_sum, guard)
+    state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel
@@ -136,27 +121,27 @@ def step_all(
     - `average`, shape (n_params,) or (0,): the averaged model, updated in place; unused unless averaging is on.
     - `received`, `counters`, `constants`, `codes`: as in `dsgd.kernels.sgd.run_rows`.
     """
-    n_weights = np.uint64(codes[N_OUTPUTS] * codes[N_FEATURES])
+    n_weights = np.uint64(codes[state.N_OUTPUTS] * codes[state.N_FEATURES])
     n_params = np.uint64(params.shape[0])
-    t = counters[T]
-    eta = rate_now(counters, constants, codes, t)
-    shrink = max(0.0, 1.0 - constants[SHRINK_RATE] * eta)
-    if constants[L1_RATE] > 0.0:
-        counters[L1_TOTAL] += constants[L1_RATE] * eta
+    t = counters[state.T]
+    eta = state.rate_now(counters, constants, codes, t)
+    shrink = max(0.0, 1.0 - constants[state.SHRINK_RATE] * eta)
+    if constants[state.L1_RATE] > 0.0:
+        counters[state.L1_TOTAL] += constants[state.L1_RATE] * eta
     for j in range(n_weights):
         before = shrink * params[j] - eta * gradient[j]
-        if constants[L1_RATE] > 0.0:
-            after = truncate(before, counters[L1_TOTAL], received[j])
+        if constants[state.L1_RATE] > 0.0:
+            after = truncate(before, counters[state.L1_TOTAL], received[j])
             received[j] += received.dtype.type(after - before)
             before = after
         params[j] = params.dtype.type(before)
     for j in range(n_weights, n_params):
-        params[j] -= params.dtype.type(constants[INTERCEPT_RATE] * eta * gradient[j])
-    if 0 < codes[AVERAGE] <= t:
-        counters[N_AVERAGED] += 1.0
+        params[j] -= params.dtype.type(constants[state.INTERCEPT_RATE] * eta * gradient[j])
+    if 0 < codes[state.AVERAGE] <= t:
+        counters[state.N_AVERAGED] += 1.0
         for j in range(n_params):
-            average[j] += params.dtype.type((params[j] - average[j]) / counters[N_AVERAGED])
-    counters[T] = t + 1.0
+            average[j] += params.dtype.type((params[j] - average[j]) / counters[state.N_AVERAGED])
+    counters[state.T] = t + 1.0
 
 
 HEAVY_BALL, NESTEROV, ADAGRAD, ADAM, LARS, PLAIN = range(6)
@@ -171,7 +156,7 @@ def lars_ratios(
     params: FloatVector, gradient: FloatVector, rule: FloatVector, constants: FloatVector, codes: IntVector
 ) -> None:
     """Multiply the gradient of every output's weights, penalty included, by the trust ratio of that slice."""
-    n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
+    n_outputs, n_features = np.uint64(codes[state.N_OUTPUTS]), np.uint64(codes[state.N_FEATURES])
     # Sparse rows keep weights (n_features, n_outputs): an output's weights lie n_outputs apart.
     stride = n_outputs if rule[IS_COLUMN_MAJOR] > 0.0 else np.uint64(1)
     for k in range(n_outputs):
@@ -184,10 +169,10 @@ def lars_ratios(
         of_weights, of_gradient = math.sqrt(of_weights), math.sqrt(of_gradient)
         ratio = 1.0
         if of_weights > 0.0 and of_gradient > 0.0:
-            ratio = rule[TRUST] * of_weights / (of_gradient + constants[SHRINK_RATE] * of_weights)
+            ratio = rule[TRUST] * of_weights / (of_gradient + constants[state.SHRINK_RATE] * of_weights)
         for i in range(n_features):
             j = first + i * stride
-            gradient[j] = params.dtype.type(ratio * (gradient[j] + constants[SHRINK_RATE] * params[j]))
+            gradient[j] = params.dtype.type(ratio * (gradient[j] + constants[state.SHRINK_RATE] * params[j]))
 
 
 @scalar
@@ -252,15 +237,15 @@ def step_rule(
       rate of the intercept already.
     - `rule`, shape (RULE_CONSTANTS,): the rule.
     """
-    n_weights = np.uint64(codes[N_OUTPUTS] * codes[N_FEATURES])
-    eta = rate_now(counters, constants, codes, counters[STEP])
+    n_weights = np.uint64(codes[state.N_OUTPUTS] * codes[state.N_FEATURES])
+    eta = state.rate_now(counters, constants, codes, counters[state.T])
     if int(rule[CODE]) == LARS:
         lars_ratios(params, gradient, rule, constants, codes)
-    elif rule[IS_DECOUPLED] == 0.0 and constants[SHRINK_RATE] > 0.0:
+    elif rule[IS_DECOUPLED] == 0.0 and constants[state.SHRINK_RATE] > 0.0:
         for j in range(n_weights):
-            gradient[j] = params.dtype.type(gradient[j] + constants[SHRINK_RATE] * params[j])
+            gradient[j] = params.dtype.type(gradient[j] + constants[state.SHRINK_RATE] * params[j])
     for j in range(n_weights, np.uint64(gradient.shape[0])):
-        gradient[j] = params.dtype.type(constants[INTERCEPT_RATE] * gradient[j])
+        gradient[j] = params.dtype.type(constants[state.INTERCEPT_RATE] * gradient[j])
     turn(gradient, velocity, second, steps, eta, rule)
     step_all(params, gradient, average, received, counters, step_constants, codes)
 

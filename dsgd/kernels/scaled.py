@@ -216,8 +216,7 @@ def wipe(
 ) -> None:
     """Set all weights to zero, before the step on a sparse row.
 
-    The schedule of the frequency study shrinks by zero on *every* row of its first epoch. After a wipe on the row
-    before, which has the entries first..last, only that row's columns differ from zero: the cost stays that of a row.
+    After a wipe on the row before, which has the entries first..last, only that row's columns differ from zero.
     """
     if was_wiped:
         clear(weights, auxiliary, a, indices, first, last, n_outputs)

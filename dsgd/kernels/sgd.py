@@ -1,10 +1,8 @@
-"""Steps of SGD on rows, and sums of losses over them.
+"""Steps of SGD on rows, one after another, dense and sparse and of any number of outputs, and sums of losses over them.
 
-Sequential SGD: a step on one row after another, for dense and sparse rows and any number of outputs.
-
-The problem: minimise ``(1/n) sum_i w_i loss(<x_i, w> + b, y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``.
-One step on row i, at rate eta: ``w <- max(0, 1 - (1 - r) eta alpha) w - eta slope x_i``, ``b <- b - eta slope``, then
-the cumulative L1 truncation of `dsgd.kernels.scaled`. Order and constants are scikit-learn's (`_sgd_fast.pyx.tp`).
+The problem: minimise ``(1/n) sum_i w_i loss(<x_i, w> + b, y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``. One step on
+row i, at rate eta: ``w <- max(0, 1 - (1 - r) eta alpha) w - eta slope x_i``, ``b <- b - eta slope``, then the
+cumulative L1 truncation of `dsgd.kernels.scaled`. Order and constants are scikit-learn's (`_sgd_fast.pyx.tp`).
 
 A step costs the entries of its row, although the penalties change every weight: `dsgd.kernels.scaled` says how. What is
 kept from call to call is in three vectors (`dsgd.kernels.state`); steps along the gradient of many rows are in
@@ -13,48 +11,17 @@ kept from call to call is in three vectors (`dsgd.kernels.state`); steps along t
 Layout of the parameters: weights, then one intercept per output. Weights are (n_outputs, n_features) for dense rows, so
 that each output is a contiguous inner product, and (n_features, n_outputs) for sparse rows, so that an entry of a row
 meets the weights of all outputs in one cache line.
-
-Kernels get places in the order of an epoch (`dsgd.kernels.order`).
-
-Sums over rows that measure a model: loss, correct predictions, squared error.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from dsgd.kernels import scaled, state
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.losses import POISSON, TWEEDIE, least_loss, loss_and_slope, plain_loss
 from dsgd.kernels.order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.kernels.rows import ask_ahead, row_bounds, row_dot, score_columns
-from dsgd.kernels.scaled import (
-    MIN_SCALE,
-    MIN_SCALE_AVERAGING,
-    MIN_SHRINK,
-    add_step,
-    add_steps,
-    clear,
-    fold,
-    join_average,
-    owe,
-    wipe,
-)
-from dsgd.kernels.state import (
-    AVERAGE,
-    COUNTERS,
-    INTERCEPT_RATE,
-    L1_TOTAL,
-    LOSS,
-    N_AVERAGED,
-    N_FEATURES,
-    N_OUTPUTS,
-    SHRINK_RATE,
-    T,
-    count_rows,
-    loss_of_output,
-    plain_rate,
-    rate_now,
-)
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 #: Dense rows up to this long are always added.
@@ -100,16 +67,16 @@ def run_rows(
     - `counters`, `constants`, `codes`: see `dsgd.kernels.state`; counters are updated in place.
     - `order`, shape (2, n_blocks + 1): see `dsgd.kernels.order`.
     """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
+    n_outputs = np.uint64(codes[state.N_OUTPUTS])
+    n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
-    t = counters[T]
-    n_averaged = counters[N_AVERAGED]
-    owed_total = counters[L1_TOTAL]
+    t = counters[state.T]
+    n_averaged = counters[state.N_AVERAGED]
+    owed_total = counters[state.L1_TOTAL]
     loss_sum = 0.0
     guard = 0.0
     scale, a, b = 1.0, 0.0, 1.0
-    min_scale = MIN_SCALE_AVERAGING if codes[AVERAGE] > 0 else MIN_SCALE
+    min_scale = scaled.MIN_SCALE_AVERAGING if codes[state.AVERAGE] > 0 else scaled.MIN_SCALE
     is_wide = indices is not None and factors is not None and n_outputs > _ONE
     # Adding zero times a short row costs less than guessing wrong, row by row, whether there is something to add.
     is_short = indices is None and n_features <= SHORT_ROW
@@ -129,13 +96,13 @@ def run_rows(
             ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
             if factors is None:
-                eta = plain_rate(counters, constants, codes, t)
+                eta = state.plain_rate(counters, constants, codes, t)
             else:
-                eta = rate_now(counters, constants, codes, t)
-            averages = 0 < codes[AVERAGE] <= t
+                eta = state.rate_now(counters, constants, codes, t)
+            averages = 0 < codes[state.AVERAGE] <= t
             score_scale = scale
-            shrink = 1.0 - constants[SHRINK_RATE] * eta
-            is_wiped = shrink < MIN_SHRINK
+            shrink = 1.0 - constants[state.SHRINK_RATE] * eta
+            is_wiped = shrink < scaled.MIN_SHRINK
             scale = 1.0 if is_wiped else scale * shrink
             score = params.dtype.type(0)
             if indices is not None:
@@ -144,10 +111,10 @@ def run_rows(
                 else:
                     score = row_dot(values, indices, first, last, params, _ZERO)
                 if is_wiped:
-                    wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
+                    scaled.wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
                 was_wiped, before = is_wiped, (first, last)
             if scale < min_scale:
-                fold(params, auxiliary, scale, a, b, n_weights)
+                scaled.fold(params, auxiliary, scale, a, b, n_weights)
                 if indices is None:
                     score_scale /= scale
                 scale, a, b = 1.0, 0.0, 1.0
@@ -164,42 +131,44 @@ def run_rows(
                         first, last = row_bounds(index, indptr, row, n_features)
                     p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
                     if is_wiped:
-                        clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
+                        scaled.clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
                     p = score_scale * score + params[n_weights + k]
                 if factors is None:
                     y = float(targets[row])
-                    loss, slope = plain_loss(codes[LOSS], y, p)
+                    loss, slope = plain_loss(codes[state.LOSS], y, p)
                     class_weight = class_weights[0 if y > 0.0 else 1, k]
                 else:
-                    loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, row, k, p)
+                    loss, slope, class_weight = state.loss_of_output(
+                        targets, class_weights, constants, codes, row, k, p
+                    )
                 loss_sum += loss
                 if factors is not None and n_outputs > _ONE:
-                    counters[np.uint64(COUNTERS) + k] += loss
+                    counters[np.uint64(state.COUNTERS) + k] += loss
                 guard += p * 0.0
                 gain = eta * row_weights[row] * class_weight
-                params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
+                params[n_weights + k] -= params.dtype.type(constants[state.INTERCEPT_RATE] * gain * slope)
                 step = -slope * (gain * inverse)
                 if factors is not None and is_wide:
                     factors[k] = step
                 elif is_short or step != 0.0:
-                    add_step(values, indices, first, last, params, auxiliary, base, step, a)
+                    scaled.add_step(values, indices, first, last, params, auxiliary, base, step, a)
             if indices is not None and factors is not None and is_wide:
-                add_steps(values, indices, first, last, params, auxiliary, factors, a)
+                scaled.add_steps(values, indices, first, last, params, auxiliary, factors, a)
             if received is not None:
-                owed_total = owe(
+                owed_total = scaled.owe(
                     indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
                 )
             if auxiliary is not None and averages:
-                n_averaged, a, b = join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
+                n_averaged, a, b = scaled.join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
             t += 1.0
-    fold(params, auxiliary, scale, a, b, n_weights)
-    counters[T] = t
-    counters[N_AVERAGED] = n_averaged
-    counters[L1_TOTAL] = owed_total
+    scaled.fold(params, auxiliary, scale, a, b, n_weights)
+    counters[state.T] = t
+    counters[state.N_AVERAGED] = n_averaged
+    counters[state.L1_TOTAL] = owed_total
     if n_outputs == _ONE:
-        counters[COUNTERS] += loss_sum
-    count_rows(counters, stop - start, loss_sum, guard)
+        counters[state.COUNTERS] += loss_sum
+    state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @kernel

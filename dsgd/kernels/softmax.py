@@ -21,34 +21,10 @@ import math
 
 import numpy as np
 
+from dsgd.kernels import scaled, state
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.order import block_at, rows_ahead
 from dsgd.kernels.rows import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
-from dsgd.kernels.scaled import (
-    MIN_SCALE,
-    MIN_SCALE_AVERAGING,
-    MIN_SHRINK,
-    add_step,
-    add_steps,
-    clear,
-    fold,
-    join_average,
-    owe,
-    wipe,
-)
-from dsgd.kernels.state import (
-    AVERAGE,
-    COUNTERS,
-    INTERCEPT_RATE,
-    L1_TOTAL,
-    N_AVERAGED,
-    N_FEATURES,
-    N_OUTPUTS,
-    SHRINK_RATE,
-    T,
-    count_rows,
-    rate_now,
-)
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 _ZERO = np.uint64(0)
@@ -134,12 +110,12 @@ def run_softmax_rows(
     - `class_weights`, shape (2, n_outputs): weight of each class in its first row.
     - `counters`, shape (COUNTERS + 1,): behind the counters stands the sum of the losses, as rows have one each.
     """
-    n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
+    n_outputs, n_features = np.uint64(codes[state.N_OUTPUTS]), np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
-    t, n_averaged, owed_total = counters[T], counters[N_AVERAGED], counters[L1_TOTAL]
+    t, n_averaged, owed_total = counters[state.T], counters[state.N_AVERAGED], counters[state.L1_TOTAL]
     loss_sum, guard = 0.0, 0.0
     scale, a, b = 1.0, 0.0, 1.0
-    min_scale = MIN_SCALE_AVERAGING if codes[AVERAGE] > 0 else MIN_SCALE
+    min_scale = scaled.MIN_SCALE_AVERAGING if codes[state.AVERAGE] > 0 else scaled.MIN_SCALE
     was_wiped, before = False, (_ZERO, _ZERO)
     at, block = start, block_at(order, start)
     while at < stop:
@@ -147,21 +123,21 @@ def run_softmax_rows(
         for i in range(first_row, end_row):
             ask_ahead(values, indices, indptr, index, i, n_features)
             first, last = row_bounds(index, indptr, i, n_features)
-            eta = rate_now(counters, constants, codes, t)
+            eta = state.rate_now(counters, constants, codes, t)
             guard += score_row(values, indices, first, last, params, n_features, scale, factors)
-            shrink = 1.0 - constants[SHRINK_RATE] * eta
-            is_wiped = shrink < MIN_SHRINK
+            shrink = 1.0 - constants[state.SHRINK_RATE] * eta
+            is_wiped = shrink < scaled.MIN_SHRINK
             if is_wiped:
                 if indices is None:
-                    clear(params, auxiliary, a, None, _ZERO, n_weights, n_outputs)
+                    scaled.clear(params, auxiliary, a, None, _ZERO, n_weights, n_outputs)
                 else:
-                    wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
+                    scaled.wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
                 scale = 1.0
             else:
                 scale *= shrink
             was_wiped, before = is_wiped, (first, last)
             if scale < min_scale:
-                fold(params, auxiliary, scale, a, b, n_weights)
+                scaled.fold(params, auxiliary, scale, a, b, n_weights)
                 scale, a, b = 1.0, 0.0, 1.0
             target = np.uint64(targets[i])
             loss_sum += loss_and_slopes(factors, target)
@@ -169,23 +145,23 @@ def run_softmax_rows(
             inverse = 1.0 / scale
             for k in range(n_outputs):
                 slope = float(factors[k])
-                params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
+                params[n_weights + k] -= params.dtype.type(constants[state.INTERCEPT_RATE] * gain * slope)
                 step = -slope * (gain * inverse)
                 factors[k] = step
                 if indices is None:
-                    add_step(values, indices, first, last, params, auxiliary, k * n_features, step, a)
+                    scaled.add_step(values, indices, first, last, params, auxiliary, k * n_features, step, a)
             if indices is not None:
-                add_steps(values, indices, first, last, params, auxiliary, factors, a)
-            owed_total = owe(
+                scaled.add_steps(values, indices, first, last, params, auxiliary, factors, a)
+            owed_total = scaled.owe(
                 indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
             )
-            if 0 < codes[AVERAGE] <= t:
-                n_averaged, a, b = join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
+            if 0 < codes[state.AVERAGE] <= t:
+                n_averaged, a, b = scaled.join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
             t += 1.0
-    fold(params, auxiliary, scale, a, b, n_weights)
-    counters[T], counters[N_AVERAGED], counters[L1_TOTAL] = t, n_averaged, owed_total
-    counters[COUNTERS] += loss_sum
-    count_rows(counters, stop - start, loss_sum, guard)
+    scaled.fold(params, auxiliary, scale, a, b, n_weights)
+    counters[state.T], counters[state.N_AVERAGED], counters[state.L1_TOTAL] = t, n_averaged, owed_total
+    counters[state.COUNTERS] += loss_sum
+    state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel
@@ -213,7 +189,7 @@ def gradient_softmax_rows(
       are updated.
     - `out`, shape (n_params,): the sum, overwritten.
     """
-    n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
+    n_outputs, n_features = np.uint64(codes[state.N_OUTPUTS]), np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
@@ -231,14 +207,14 @@ def gradient_softmax_rows(
             for k in range(n_outputs):
                 slope = factors[k] * weight
                 factors[k] = slope
-                if constants[INTERCEPT_RATE] > 0.0:
+                if constants[state.INTERCEPT_RATE] > 0.0:
                     out[n_weights + k] += out.dtype.type(slope)
                 if indices is None:
                     add_row(values, indices, first, last, out, k * n_features, slope)
             if indices is not None:
                 add_columns(values, indices, first, last, out, factors, 1.0)
-    counters[COUNTERS] += loss_sum
-    count_rows(counters, stop - start, loss_sum, guard)
+    counters[state.COUNTERS] += loss_sum
+    state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @kernel

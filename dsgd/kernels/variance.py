@@ -29,23 +29,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsgd.kernels import state
 from dsgd.kernels.importance import AHEAD, any_row, ask_for, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.order import draw, mix64
 from dsgd.kernels.rows import add_columns, add_row, row_bounds, row_dot, row_square, score_columns
 from dsgd.kernels.scaled import MIN_SCALE
-from dsgd.kernels.state import (
-    COUNTERS,
-    EPOCH,
-    INTERCEPT_RATE,
-    N_FEATURES,
-    N_OUTPUTS,
-    SHRINK_RATE,
-    T,
-    count_rows,
-    loss_of_output,
-    rate_now,
-)
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
 
 _ONE = np.uint64(1)
@@ -58,7 +47,7 @@ def next_rows(
 ) -> None:
     """Write into `rows` the rows of the places start..stop: drawn for SAGA, those of the walk for SVRG."""
     if refresh > 0.0:
-        stream, n_rows = draw(mix64(key), np.uint64(counters[EPOCH])), order[0, order.shape[1] - 1]
+        stream, n_rows = draw(mix64(key), np.uint64(counters[state.EPOCH])), order[0, order.shape[1] - 1]
         for j in range(np.uint64(stop - start)):
             rows[j] = any_row(draw(stream, np.uint64(start) + j), n_rows)
     else:
@@ -179,14 +168,14 @@ def run_reduced(
     - `key`: names the stream of the draws of SAGA.
     - `refresh`: one over the number of rows that m is the mean of, for SAGA; 0 for SVRG.
     """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
+    n_outputs = np.uint64(codes[state.N_OUTPUTS])
+    n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     dtype = params.dtype.type
     loss_sum, guard, scale, now = 0.0, 0.0, 1.0, 0.0
     is_wide = indices is not None and n_outputs > _ONE
-    eta = rate_now(counters, constants, codes, counters[T])
-    shrink = 1.0 - constants[SHRINK_RATE] * eta
+    eta = state.rate_now(counters, constants, codes, counters[state.T])
+    shrink = 1.0 - constants[state.SHRINK_RATE] * eta
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
@@ -211,13 +200,13 @@ def run_reduced(
                     p = float(row_dot(values, indices, first, last, params, base)) + params[n_weights + k]
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
-                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
-                counters[np.uint64(COUNTERS) + k] += loss
+                counters[np.uint64(state.COUNTERS) + k] += loss
                 guard += p * 0.0
                 slope *= class_weight * row_weights[i]
                 change = slope - slopes[i * n_outputs + k]
-                params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * eta * (change + mean[n_weights + k]))
+                params[n_weights + k] -= dtype(constants[state.INTERCEPT_RATE] * eta * (change + mean[n_weights + k]))
                 mean[n_weights + k] += refresh * change
                 if refresh > 0.0:
                     slopes[i * n_outputs + k] = slope
@@ -232,8 +221,8 @@ def run_reduced(
                     scale, now = 1.0, 0.0
     if indices is not None:
         catch_up_all(params, mean, reached, now, scale, n_outputs)
-    counters[T] += stop - start
-    count_rows(counters, stop - start, loss_sum, guard)
+    counters[state.T] += stop - start
+    state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel
@@ -265,8 +254,8 @@ def gradient_reduced(
     - `slopes`, `rows`, `key`, `refresh`: as in `run_reduced`.
     - `out`, shape (n_params,): the sum, overwritten.
     """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
+    n_outputs = np.uint64(codes[state.N_OUTPUTS])
+    n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
@@ -287,15 +276,15 @@ def gradient_reduced(
                 base = k * n_features
                 dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
                 p = float(dot) + params[n_weights + k]
-                loss, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
                 loss_sum += loss
-                counters[np.uint64(COUNTERS) + k] += loss
+                counters[np.uint64(state.COUNTERS) + k] += loss
                 guard += p * 0.0
                 slope *= class_weight * row_weights[i]
                 change = slope - slopes[i * n_outputs + k]
                 if refresh > 0.0:
                     slopes[i * n_outputs + k] = slope
-                if constants[INTERCEPT_RATE] > 0.0:
+                if constants[state.INTERCEPT_RATE] > 0.0:
                     out[n_weights + k] += out.dtype.type(change)
                 if is_wide:
                     factors[k] = change
@@ -303,7 +292,7 @@ def gradient_reduced(
                     add_row(values, indices, first, last, out, base, change)
             if indices is not None and is_wide:
                 add_columns(values, indices, first, last, out, factors, 1.0)
-    count_rows(counters, stop - start, loss_sum, guard)
+    state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @kernel
@@ -330,8 +319,8 @@ def remember_slopes(
     - `sums`, shape (n_params,): updated in place.
     - `start`, `stop`: rows, in the order in which they are stored.
     """
-    n_outputs = np.uint64(codes[N_OUTPUTS])
-    n_features = np.uint64(codes[N_FEATURES])
+    n_outputs = np.uint64(codes[state.N_OUTPUTS])
+    n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for i in range(np.uint64(start), np.uint64(stop)):
         first, last = row_bounds(index, indptr, i, n_features)
@@ -343,12 +332,12 @@ def remember_slopes(
                 else:
                     place = np.uint64(indices[j]) * n_outputs + k
                 p += float(values[j]) * params[place]
-            _, slope, class_weight = loss_of_output(targets, class_weights, constants, codes, i, k, p)
+            _, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
             slope *= class_weight * row_weights[i]
             slopes[i * n_outputs + k] = slope
             # As it is remembered: the mean must be that of what is.
             slope = float(slopes[i * n_outputs + k])
-            if constants[INTERCEPT_RATE] > 0.0:
+            if constants[state.INTERCEPT_RATE] > 0.0:
                 sums[n_weights + k] += slope
             for j in range(first, last):
                 if indices is None:

@@ -1,16 +1,9 @@
-"""Blocks of rows as a rank reads them, whole or a window at a time.
+"""Blocks of rows as a rank reads them, whole or a window at a time, in the types and layout of kernels.
 
-Conversion of row blocks to the types and layout that kernels read, a piece at a time.
-
-**Sorting rows into a file larger than memory, without scattered writes.**
-
-Problem: rows are walked in a random order, so every block has rows for every part of the file. Written one by
-one to where they belong, they would touch every page of the file once per block.
-
-Method: the file is cut into windows that fit into memory. First every row is appended to the window it belongs to, so
-that a block is written in as many runs as there are windows. Then one window after the other is read into memory and
-its rows are written back in order; a window holds the same rows, and so the same bytes, before and after. The result is
-bit for bit that of writing each row where it belongs.
+Rows are walked in a random order, so every block has rows for every part of the file. Written one by one to where they
+belong, they would touch every page of the file once per block. So the file is cut into windows that fit into memory.
+First every row is appended to the window it belongs to; then one window after the other is read into memory and its
+rows are written back in order. The result is bit for bit that of writing each row where it belongs.
 
 Cost: the file is written twice and read once. Memory: one window twice, and 8 bytes a visit for the order.
 """

@@ -183,7 +183,7 @@ class Panel:
         """Return what ranks average of all columns, a copy, shape (n_features + 1, n_columns).
 
         Weights and intercepts. With an L1 penalty weights without it, and one row more, the penalty due so far: see
-        `dsgd.local.sgd_state`.
+        `dsgd.local.sgd`.
         """
         n = len(self.columns)
         parts = [self._weights[:, :n], self._table[kernels.INTERCEPT, None, :n]]

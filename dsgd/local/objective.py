@@ -1,16 +1,8 @@
-"""The objective of training: losses, penalties, sums over rows, and deviances.
-
-Custom losses: two functions of target and prediction, compiled in every process that trains.
+"""The objective of training: losses, custom ones too, penalties, sums over the rows of a rank, and deviances.
 
 Kernels are compiled once, for all losses. They receive a custom loss as the address of a table of two addresses
 (`dsgd.kernels.losses`), which is valid in one process only. So the functions travel, and every process compiles them
 when it first trains.
-
-The objective, and the layout of a model's parameters in one flat vector.
-
-Regression with a log link: its means, the targets it takes, and the share of the deviance that a model explains.
-
-Loss and score of a model on the rows of a rank, as sums that ranks can add up.
 """
 
 from __future__ import annotations

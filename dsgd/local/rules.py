@@ -1,29 +1,17 @@
-"""Rules of steps beyond plain SGD, names that choose them, and cycles of their rates.
+"""Rules of steps beyond plain SGD, for minibatches and for one step a round; their names, and cycles of their rates.
 
-Problem: a good rate is found by trying several, and one that is good at first is not later. A rate that goes up and
-down between two bounds is good some of the time, whatever the problem; and one long way up and down, to rates that
-would diverge from the start, trains some models in fewer epochs.
+Where gradients are noisy or badly scaled, or the batch is large, a rule that remembers what gradients were like gets
+further with each step. The mean gradient of `batch` rows becomes a direction, in `dsgd.kernels.rules`, whose table has
+the equations and their sources. The rate is that of the schedule, counted in steps; the average of the iterates and the
+L1 penalty are those of a minibatch step. Cost: a step visits every weight two or three times, so batches should be long
+beside the model over the entries of a row. What a rule remembers is one or two vectors of the length of the model;
+whether a strategy that averages models averages it too, forgets it, or leaves it alone is its policy, `momentum`.
 
-Update: the rate of step t is eta0 times the factor of `dsgd.kernels.state`, whose table has the formulas.
-
-Cost: a few operations in every step.
+**Cycles.** A rate that goes up and down between two bounds is good some of the time, whatever the problem; and one long
+way up and down, to rates that would diverge from the start, trains some models in fewer epochs. The rate of step t is
+eta0 times the factor of `dsgd.kernels.state`, whose table has the formulas.
 
 Source: Smith 2017 (cyclical rates); Smith and Topin 2018 (one cycle).
-
-**Local optimisers for minibatch steps: heavy ball, Nesterov, Adagrad, Adam, LARS; and for one step a round.**
-
-Problem: plain SGD takes a step per row and remembers nothing. Where gradients are noisy or badly scaled, or the batch
-is large, a rule that remembers what gradients were like gets further with each step.
-
-Update: the mean gradient of `batch` rows becomes a direction, in `dsgd.kernels.rules`, whose table has the equations
-and their sources. The rate is that of the schedule, counted in steps; the average of the iterates and the L1 penalty
-are those of a minibatch step.
-
-Cost: a step visits every weight two or three times, so batches should be long beside the model over the entries of a
-row. What a rule remembers is one or two vectors of the length of the model; whether a strategy that averages models
-averages it too, forgets it, or leaves it alone is that strategy's policy, `momentum`.
-
-Local optimisers and ways to draw rows by name.
 """
 
 from __future__ import annotations

@@ -1,23 +1,16 @@
-"""Gradients of less variance: importance sampling, SVRG and SAGA.
+"""Gradients of less variance: rows drawn by importance, SVRG and SAGA.
 
-Which rows local steps are taken on: each once an epoch, or drawn in proportion to their gradients.
-
-Method, cost and source: `dsgd.kernels.importance`. Every rank draws from its own rows, so that the mean over its draws
-is that over its rows: a strategy minimises with drawn rows what it minimises without.
-
-Local optimisers that reduce the variance of steps until none is left: SAGA and SVRG.
-
-Update, memory and sources: `dsgd.kernels.variance`. Both take steps of constant length and converge linearly to the
-minimum of a smooth objective, where plain SGD stays at a distance or takes ever shorter steps.
-
-On several ranks: what is exchanged decides what is minimised.
+Update, memory and sources: `dsgd.kernels.importance` and `dsgd.kernels.variance`. Every rank draws from its own rows: a
+strategy minimises with drawn rows what it minimises without. SVRG and SAGA take steps of constant length and converge
+linearly to the minimum of a smooth objective, where plain SGD stays at a distance or takes ever shorter steps. On
+several ranks what is exchanged decides what is minimised:
 
 - Gradients (`dsgd.sync.MinibatchSGD`): the gradient of a batch is ``sum (s_i - y_i) x_i`` over the rows of all ranks,
   and the mean m is that over all rows. Both methods are exact, with any number of ranks.
-- Models, SVRG: at the end of an epoch ranks add up the full gradient, with an all-reduce. A local step is then
-  ``grad f_i(w) - grad f_i(anchor) + grad F(anchor)``, which vanishes at the minimum over all rows on every rank,
-  whatever rows it has: exact. Where ranks end an epoch with different models (gossip), each has a mean of its own, and
-  what is said of SAGA holds.
+- Models, SVRG: at the end of an epoch ranks add up the full gradient, with an all-reduce. A local step is then ``grad
+  f_i(w) - grad f_i(anchor) + grad F(anchor)``, which vanishes at the minimum over all rows on every rank, whatever rows
+  it has: exact. Where ranks end an epoch with different models (gossip), each has a mean of its own, and what is said
+  of SAGA holds.
 - Models, SAGA: each rank reduces the noise of its own rows. With one row between exchanges that is exact. With more,
   the model is off the minimum in proportion to the rate, the rows between exchanges and how much the ranks' rows
   differ, like that of local gradient descent.

@@ -1,23 +1,11 @@
 """What searches have in common: parameters, folds, tables of results, scores of candidates and which go on.
 
-The table of a search, with the columns of scikit-learn's.
-
-What searches share: candidates and splits, the choice of the best, and what the best estimator then answers.
-
 `AbstractSearchCV` is the base of `dsgd.model_selection.SGDSearchCV` and `dsgd.model_selection.SVMSearchCV`, which train
 and score all candidates each in their own way. Names and meanings are those of `sklearn.model_selection.GridSearchCV`.
 
-**Scores of candidates, and which go on.**
-
-Scores of many models on the rows that their splits hold out.
-
-The decisions of all models of a split are one product of the rows with a matrix, made in parts. Accuracy and R2 are
-counted from them; any other scorer of scikit-learn gets an estimator that has its decisions already.
-
-The course of a search: models train, scores are taken, and candidates drop out.
-
-It is the same in this process and on every rank of a cluster: what it decides follows from scores and objectives that
-all ranks have in common.
+The decisions of all models of a split on the rows that it holds out are one product with a matrix, made in parts.
+Accuracy and R2 are counted from them; any other scorer of scikit-learn gets an estimator that has its decisions
+already. Which candidates drop out follows from scores and objectives that all ranks have in common.
 """
 
 from __future__ import annotations

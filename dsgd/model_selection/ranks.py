@@ -14,7 +14,7 @@ Cost per synchronisation: one all-reduce of the columns whose rounds end. In all
 single fits and, in an epoch, as many messages as the candidate with the shortest period has alone. An epoch ends with
 another short one, and so does each score.
 
-Source: local SGD as in `dsgd.sync.local`; averages with an L1 penalty as in `dsgd.local.sgd_state`.
+Source: local SGD as in `dsgd.sync.local`; averages with an L1 penalty as in `dsgd.local.sgd`.
 """
 
 from __future__ import annotations

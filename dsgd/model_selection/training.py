@@ -84,12 +84,9 @@ class Model:
 
 
 def weigh(models: Sequence[Model], n_visits: FloatVector, totals: FloatVector) -> None:
-    """Scale the losses of models so that the weights of the visits of their split add up to their number.
+    """Scale the losses of models so that the weights of the visits of their split add up to their number, as in a fit.
 
-    A fit scales the weights (`dsgd.estimators.packing.weight_scale_of`); splits share them, and have class weights.
-
-    - `n_visits`, `totals`, shape (n_splits,): visits that each split trains on, and the sum of their weights, over
-      all ranks.
+    - `n_visits`, `totals`, shape (n_splits,): visits of each split, and the sum of their weights, over all ranks.
     """
     factors = (n_visits / totals).astype(np.float32).tolist()
     for model in models:

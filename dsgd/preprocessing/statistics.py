@@ -1,28 +1,17 @@
-"""Statistics of columns, advice from them, and the kernels of encoding.
+"""Statistics of columns, advice from them, and the kernels of encoding, which allocate nothing.
 
-Loops over the entries of columns: hashes of strings, sums of numbers, and rows in CSR.
+Texts become hashed counts of their words and n-grams, of length one, as by scikit-learn's `HashingVectorizer` with its
+defaults: words of two and more letters, digits and ``_``, in lower case; MurmurHash3 of each n-gram says its feature
+and sign.
 
-Cost: a pass over the entries for each. Nothing is allocated, and nothing is as wide as the encoded rows are dense.
+**What an encoder has to know of all rows** must be the same however they are cut, so statistics of parts are merged.
+Sums of numbers and of their squares are kept in twice the precision, and mean and variance follow from them in exact
+rational arithmetic: but for rare ties of rounding, they are those of all rows to the last bit. Categories are counted
+until there are more than a limit; a column that exceeds it in all rows is the same one however they are cut.
 
-Texts as hashed counts of their words and n-grams, of length one.
-
-The rows are those of scikit-learn's `HashingVectorizer` with its defaults: words of two and more letters, digits and
-``_``, in lower case; MurmurHash3 of each n-gram says its feature and sign; rows are divided by their Euclidean norm.
-
-**What an encoder has to know of all rows: moments of numbers, and how often each category comes.**
-
-Problem: rows come in parts, on one machine or on many, and the encoder must be the same however they are cut.
-
-Method: statistics of parts are merged. Sums of numbers and of their squares are kept in twice the precision, and mean
-and variance follow from them in exact rational arithmetic: but for rare ties of rounding, they are those of all rows to
-the last bit. Categories are counted until there are more than a limit; a column that exceeds it in all rows is the same
-one however they are cut.
+Advice is of columns whose roles nobody chose, and none of a small table.
 
 Source: T. J. Dekker, "A floating-point technique for extending the available precision", 1971.
-
-What stands out in the columns of a table, so that somebody should look at them before they trust a model.
-
-Only columns whose roles nobody chose are spoken of, and none of a small table.
 """
 
 from __future__ import annotations
@@ -166,11 +155,7 @@ def _square(x):  # type: ignore[no-untyped-def]
 
 @kernel
 def add_moments(values, sums):  # type: ignore[no-untyped-def]
-    """Add numbers and their squares to sums of twice the precision.
-
-    - `sums`, shape (4,): the sum of the numbers as high and low part, and that of their squares (Dekker 1971; Knuth
-      1969).
-    """
+    """Add numbers and their squares to `sums`, high and low parts of both (Dekker 1971; Knuth 1969)."""
     s, s_low, q, q_low = sums[0], sums[1], sums[2], sums[3]
     n, n_infinite = 0, 0
     for i in range(values.shape[0]):

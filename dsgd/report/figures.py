@@ -1,27 +1,13 @@
 """The content of a figure, however it is drawn: panels with axes, lines, bars and levels; colours and labels.
 
-Colours and markers of figures and pages, for light and dark backgrounds.
+`dsgd.report.png` draws it. Hues are those of Okabe and Ito (2008), distinct with any colour vision, made darker or
+lighter until their contrast with the background is 3 or more (text 4.5). Series differ in marker or dashes as well.
 
-Hues are those of Okabe and Ito (2008), distinct with any colour vision, made darker or lighter until their contrast
-with the background is 3 or more (text 4.5). Series differ in marker or dashes as well.
-
-**Where the names of points are written, so that they cover neither each other, nor points, nor the frame.**
-
-Problem: points of a comparison lie in clusters, where names that all stand on the same side of their points are written
-over each other.
-
-Method: one label after another takes, of some places around its point, the one where it covers least of what is there:
-markers, lines, labels before it, and what is beyond the frame. Of equal ones the first counts. All lengths are in one
-unit, such as pixels; a box is its left, lower, right and upper side.
-
-Cost: places times labels times boxes.
-
-Source: the greedy way of Christensen, Marks and Shieber 1995 (An empirical study of algorithms for point-feature label
-placement).
-
-**The content of a figure, independent of how it is drawn: panels with axes, lines, bars, levels, bands and text.**
-
-`dsgd.report.png` draws it, for a page or as a picture in a file.
+**Where names of points are written**, so that they cover neither each other, nor points, nor the frame: one label after
+another takes, of some places around its point, the one where it covers least of what is there: markers, lines, labels
+before it, and what is beyond the frame. Of equal ones the first counts. All lengths are in one unit, such as pixels; a
+box is its left, lower, right and upper side. Source: the greedy way of Christensen, Marks and Shieber 1995 (An
+empirical study of algorithms for point-feature label placement).
 """
 
 from __future__ import annotations
@@ -207,11 +193,7 @@ class Line:
 
 
 def texts_at(points: Mapping[str, tuple[float, float]]) -> dict[str, str]:
-    """Return what is written at points: their names, and at those that are drawn over each other all names together.
-
-    Points are drawn over each other if both coordinates, positive numbers, differ by less than two per cent. The first
-    of them has the text.
-    """
+    """Return what is written at points; what is less than two per cent apart in both coordinates shares one text."""
     together: dict[str, list[str]] = {}
     for name, point in points.items():
         at = (first for first in together if all(map(_is_near, points[first], point)))

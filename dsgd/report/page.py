@@ -51,11 +51,7 @@ def machine() -> dict[str, str | int | float]:
 
 
 def load() -> float:
-    """Return how many cores other processes use now, as an average over a quarter of a second that this call takes.
-
-    What this process did before does not count, as it would in the system's load average of a minute: a study that
-    follows another has the machine to itself.
-    """
+    """Return how many cores other processes use now, as an average over a quarter of a second that this call takes."""
     began, before = time.monotonic(), _others_s()
     time.sleep(_LOOK_S)
     used = (_others_s() - before) / (time.monotonic() - began)

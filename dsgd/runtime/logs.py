@@ -51,8 +51,7 @@ def whereabouts() -> Whereabouts:
 def keep_log() -> None:
     """Let what dsgd logs in this process say when, how grave and for which job it is, unless somebody has chosen how.
 
-    Python would print bare messages. Warnings of threads that work for a job are logged, too: nobody reads what a
-    worker prints. Called in schedulers and workers; a second call changes nothing.
+    Warnings of threads that work for a job are logged, too: nobody reads what a worker prints.
     """
     log = logging.getLogger("dsgd")
     if log.hasHandlers():

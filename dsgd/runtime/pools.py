@@ -30,8 +30,7 @@ _before: Final[list[int]] = []  # the threads of each BLAS library before the fi
 def limit_pools(n_threads: int) -> Iterator[None]:
     """Let BLAS, OpenMP and Numba use at most `n_threads` threads for what this thread calls in a ``with`` block.
 
-    Numba's pool is left alone unless it runs: starting it takes a tenth of a second, and no kernel of this library uses
-    it. A rank program with parallel kernels of its own calls ``numba.set_num_threads(rank.n_threads)`` first.
+    Numba's pool is left alone unless it runs: starting it takes a tenth of a second, and no kernel here uses it.
     """
     with limit_blas(n_threads), _limit_openmp(n_threads), _limit_numba(n_threads):
         yield

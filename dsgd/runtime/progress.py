@@ -29,11 +29,7 @@ _PERIOD_S: Final = 0.2
 
 
 class Publisher:
-    """Passes events on at most every 0.2 s, and always the last one.
-
-    A program may publish at any rate: an event that comes too early replaces the one that waits. Events with a
-    ``phase`` are rare and are not repeated, so they pass at once.
-    """
+    """Passes events on at most every 0.2 s, those with a ``phase`` at once, and always the last one."""
 
     def __init__(self, send: Callable[[Mapping[str, Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send

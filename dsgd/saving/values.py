@@ -1,30 +1,13 @@
 """Values and texts in files, and the classes that can be saved.
 
-The classes that a file of a model may name.
+A file holds names alone, and each stands for a class in a table: nothing that a file says is imported. JSON has None,
+bools, whole and finite numbers, texts and lists. Everything else is an object with one entry, whose key says what it
+is: one row of a table for each, with how it is written and read. What has no row cannot be saved. Texts of parameters
+such as ``sync`` may name parts of this package, and no other code.
 
-A file holds names alone, and each stands for a class in this table: nothing that a file says is imported.
-
-**Whether a model that was read can be used: its fields are of their types, and it predicts a row.**
-
-Problem: the checksum of a file says that it is as somebody wrote it, and not that its arrays fit each other. A model
-whose arrays do not would end in any error of numpy's in its first prediction, long after it was loaded.
-
-Method: a record is compared with the annotations of its class, and a model that says how many columns it takes answers
-for one row of them. No list of attributes is kept, which every new one would have to enter.
-
-Cost: a prediction of one row. What compiled code indexes by is checked where it is read, before.
-
-**Values and texts in files.**
-
-Values as JSON and arrays, and back.
-
-JSON has None, bools, whole and finite numbers, texts and lists. Everything else is an object with one entry, whose key
-says what it is: one row of a table for each, with how it is written and read. What has no row cannot be saved.
-
-Texts that name parts of training: a file may name those of this package, and no other code.
-
-Parameters such as ``sync`` may be texts, which a fit resolves; ``package.module:Name`` is imported, and so is the entry
-point of an installed package. A file from elsewhere must not choose what is imported, in a grid of candidates either.
+**Whether a model that was read can be used.** The checksum of a file says that it is as somebody wrote it, and not that
+its arrays fit each other. So a record is compared with the annotations of its class, and a model that says how many
+columns it takes answers for one row of them. What compiled code indexes by is checked where it is read, before.
 """
 
 from __future__ import annotations

@@ -208,11 +208,7 @@ class _Later(Future[Any]):
 
 
 class _Beside(Executor):
-    """Runs exchanges beside the work of a rank: at once, and then puts its clock back.
-
-    What the rank does meanwhile concerns none of the others, since it does not use its transport before it asks for the
-    result: to them it is the same whether it computes before or after.
-    """
+    """Runs exchanges beside the work of a rank: at once, and then puts its clock back; the others cannot tell."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock

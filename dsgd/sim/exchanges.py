@@ -24,7 +24,6 @@ from dsgd import compress
 from dsgd.collectives import allreduce_cost, compressed_cost
 from dsgd.collectives.algorithms.trees import blocks_of
 from dsgd.collectives.algorithms.whole import PLANS, plan_schedule, tally_schedule
-from dsgd.collectives.compressed import outweighs, whole_bytes
 from dsgd.collectives.cost import (
     Algorithm,
     FlatAlgorithm,
@@ -36,6 +35,7 @@ from dsgd.collectives.cost import (
     is_hierarchical,
     n_levels,
 )
+from dsgd.collectives.means import outweighs, whole_bytes
 from dsgd.comm.base import Schedule
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.compress import AbstractCompressor

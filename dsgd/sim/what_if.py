@@ -420,9 +420,8 @@ class RunRecord:
     def _fitted(self, was: _Plan, *, by_latency: bool) -> _Machine:
         """Return a machine whose rounds last as long as those that were recorded.
 
-        What rounds took beyond their work is latency, and all work is in rows. Or an exchange is what it takes ranks
-        that come at once, and bandwidth; they wait the longer the longer they have worked, and a part of the work is in
-        calls.
+        What rounds took beyond their work is latency; or an exchange is what it takes ranks that come at once, and
+        ranks wait the longer the longer they have worked.
         """
         size, work_s = len(self.rows), float(self.work_s.mean())
         factors = self._work(None)

@@ -44,8 +44,8 @@ class EliminationCell(Cell):
     def least_values(self) -> float | None:
         """Return how many kernel values any solver needs for a gap over all samples; None for more than two classes.
 
-        With s support vectors among n samples, this gap depends on every value between a support vector and a sample,
-        and a solver cannot know a value without computing it: s n - s (s - 1) / 2 values, as K is symmetric.
+        With s support vectors among n samples the gap depends on every value between the two: s n - s (s - 1) / 2, as K
+        is symmetric.
         """
         row = self.rows[0]
         if row["classes"] > 2 or row.get("samples") is None:

@@ -92,8 +92,7 @@ _LONGEST: Final = 7
 class InventedText:
     """A text of invented words, drawn one by one by Zipf's law; code 0 is the space, and 1 to 20 are letters.
 
-    Its best possible loss is known. Which word comes next cannot be foreseen, and how it is spelled can: the mean
-    entropy of a character is that of the choice of a word over its mean length, with the space.
+    Its best possible loss is known: the entropy of the choice of a word over its mean length, with the space.
     """
 
     n_words: int = 60

@@ -167,9 +167,8 @@ def compute_range(other_s: float, gtopk_s: float, low: float, high: float) -> tu
 def lost_share(size: int, n: int = 2000, k: int = 20, n_draws: int = 20, seed: int = 0) -> tuple[float, float]:
     """Return the share of the mass chosen by all ranks that is neither applied nor kept: put-back, conserving.
 
-    Every rank has n numbers, each the sum of a normal one that all have in common and a normal one of its own, as
-    gradients of one model on different rows; it chooses the k largest, and they are merged by a tree. The mass is the
-    sum of magnitudes.
+    Every rank has n numbers, each a normal one that all have in common plus one of its own, as gradients of one model
+    on different rows; the k largest are merged by a tree. The mass is the sum of magnitudes.
     """
     lost, chosen = np.zeros(2), 0.0
     for draw in range(n_draws):

@@ -263,8 +263,8 @@ def pairwise_seconds(
 def extrapolate(amounts: RoundAmounts, n: float) -> RoundAmounts:
     """Return the amounts of more samples of the same kind.
 
-    Support vectors grow in proportion, and with them rounds, variables and steps; kernel values, a row for each of
-    these, grow by the square. As no cache holds the square, all values that were read are computed instead.
+    Support vectors, rounds, variables and steps grow in proportion; kernel values by the square, and no cache holds
+    those.
     """
     times = n / amounts.n
     grown: dict[str, Any] = {name: times * float(getattr(amounts, name)) for name in _LINEAR}

@@ -88,23 +88,13 @@ StateT = TypeVar("StateT")
 class AbstractBeside(ABC, Generic[StateT]):
     """A strategy that leaves something to be exchanged beside the steps of the next round.
 
-    What becomes of it does not depend on when that is: `sync` itself exchanges first what has not been. So nothing is
-    under way at the end of a round, and a kept state lacks nothing.
+    `sync` itself exchanges first what has not been: nothing is under way at the end of a round, and a kept state is
+    whole.
     """
 
     @abstractmethod
     def beside(self, group: Group, weight: float, state: StateT) -> None:
-        """Exchange what the last `sync` has left, if it has; called by all ranks, in a thread of its own or by `sync`.
-
-        Parameters
-        ----------
-        group : Group
-            The ranks of the gang.
-        weight : float
-            Share of this rank in the mean, as in `AbstractStrategy.sync`.
-        state : StateT
-            What `AbstractStrategy.init` returned; updated in place.
-        """
+        """Exchange what the last `sync` has left, if it has; called by all ranks, in a thread or by `sync`."""
 
 
 class Beside:
@@ -141,26 +131,20 @@ def beside_for(group: Group, strategy: Any) -> Beside | None:
 class DelayedMean:
     """Exchanges the models of one round during the next; used by one rank in the order hold, start, finish.
 
-    Problem: while vectors are sent, cores idle, and while cores work, the wire does. On a slow wire each takes its
-    share of every round.
-
     Update, for models x_p that the ranks had at the end of round k: the ranks continue from them, and at the end of
     round k + 1, when ``mean_k = sum_q v_q x_q`` has arrived, each adds its correction::
 
         x_p <- x_p + (mean_k - x_p at the end of round k)
 
     The corrections of all ranks, weighted by v (`dsgd.sync.period`), add up to zero: the mean of the models is that of
-    ranks that do not communicate at all. Only their distance from it is corrected, one round later than by an average
-    without delay.
+    ranks that do not communicate at all. Only their distance from it is corrected, one round later than without delay.
 
-    Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, in a thread of its own, and three
-    passes over the model. A round takes as long as the longer of steps and exchange, and not as both.
+    Cost per round: one all-reduce of the model in a thread of its own, and three passes over the model; a round takes
+    as long as the longer of steps and exchange. Between `start` and `finish` nothing else may use the group. The ledger
+    counts the exchange in the round in which it runs: seconds of wire and wait then overlap those of compute.
 
     Source: Zhu, Lin, Lu et al. 2021 (delayed gradient averaging, algorithm 1, with a delay of one round and models in
     the place of gradients); Wang, Liang and Joshi 2020 (overlap local SGD) pull towards an anchor instead.
-
-    Between `start` and `finish` nothing else may use the group. The ledger counts the exchange in the round in which it
-    runs: seconds of wire and wait then overlap those of compute.
     """
 
     def __init__(self, group: Group, params: FloatVector) -> None:

@@ -73,7 +73,7 @@ class AbstractStrategy(Checked, ABC, Generic[StateT]):
         far as rows allow (`dsgd.local.SGD.pooled_factor`).
     suffix : float
         If rates fall like 1 / t, the mean model over this share of the steps of an epoch, the last ones, replaces the
-        last model (`dsgd.local.sgd_state`); zero takes the last one. Of strategies that exchange gradients, and of
+        last model (`dsgd.local.sgd`); zero takes the last one. Of strategies that exchange gradients, and of
         threads that share a model.
     keep_models : bool
         Whether training returns, beside the model that `collect` makes, the one that each rank ends with.
@@ -397,17 +397,7 @@ class AbstractUnderWay(ABC, Generic[StateT]):
 
     @abstractmethod
     def settle(self, group: Group, params: FloatVector, state: StateT) -> None:
-        """End what is under way at the end of an epoch, so that no kept state lacks it; called by all ranks.
-
-        Parameters
-        ----------
-        group : Group
-            The ranks of the gang.
-        params : array, shape (n_params,)
-            The model of this rank, updated in place.
-        state : StateT
-            What `AbstractStrategy.init` returned; updated in place.
-        """
+        """End what is under way at the end of an epoch, so that no kept state lacks it; called by all ranks."""
 
     @abstractmethod
     def leave(self, group: Group, params: FloatVector, state: StateT) -> None:
@@ -428,13 +418,7 @@ class AbstractRejoining(ABC):
 
     @abstractmethod
     def rejoin(self, params: FloatVector) -> None:
-        """Make arrays fit after all ranks have taken up the same ones, made of those of another gang, in place.
-
-        Parameters
-        ----------
-        params : array, shape (n_params,)
-            The model that all ranks have; read only.
-        """
+        """Make arrays fit after all ranks have taken up the same ones, made of those of another gang, in place."""
 
 
 def check_state(strategy: AbstractStrategy[Any], state: Any) -> None:

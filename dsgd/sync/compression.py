@@ -104,7 +104,7 @@ def start_compression(
     """Return the state of a strategy that may compress."""
     if strategy.compressor is None:
         return NoState()
-    from dsgd.collectives.compressed import load_kernels
+    from dsgd.collectives.means import load_kernels
     from dsgd.compress import NonZero
 
     compressor = (_of_differences if keeps_model else _of_gradients)(strategy.compressor)
@@ -130,7 +130,7 @@ def gradient_mean(
     if group.size == 1 and meant.lossless:
         weighted_mean(group, gradient, weight)
     else:
-        from dsgd.collectives.compressed import compressed_mean
+        from dsgd.collectives.means import compressed_mean
 
         compressed_mean(group, gradient, weight, meant, state.memory)
 
@@ -142,7 +142,7 @@ def delta_mean(
     if isinstance(state, NoState):
         weighted_mean(group, params, weight)
         return
-    from dsgd.collectives.compressed import compressed_mean
+    from dsgd.collectives.means import compressed_mean
     from dsgd.compress import NonZero
 
     meant, reference, ledger = _of_differences(compressor), state.reference, group.ledger

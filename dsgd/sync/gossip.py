@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives.gossip import check_gossip, neighbour_mean, push_sum
 from dsgd.collectives.group import Group
+from dsgd.collectives.means import check_gossip, neighbour_mean, push_sum
 from dsgd.collectives.payloads import encoding
 from dsgd.comm.frames import OP_GOSSIP
 from dsgd.comm.topology import AbstractTopology, Exponential, Ring, exchange_steps, weights

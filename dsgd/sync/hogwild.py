@@ -13,7 +13,7 @@ steps, bit for bit, except for the intercept, which all rows have.
 
 On dense rows threads are in each other's way all the time. So where rates fall like 1 / t every thread looks at the
 model in the last half of an epoch, up to 64 times, and the mean of what all saw is the model at the end
-(`dsgd.local.sgd_state`). A look costs as much as the model is long: where rows have so few entries that it would be
+(`dsgd.local.sgd`). A look costs as much as the model is long: where rows have so few entries that it would be
 felt beside the steps, threads look less often, or never, and are seldom in each other's way. With an L1 penalty they
 never look.
 

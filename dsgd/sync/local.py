@@ -131,7 +131,7 @@ class OneShotAveraging(AbstractAveraging):
     ``sum_p n_p a_p m_p / sum_p n_p a_p``. With trainings too short to get there, over many calls of ``partial_fit``,
     the model settles where ``sum_p n_p^2 f_p`` is least.
 
-    With an L1 penalty of strength a the threshold comes after the mean (`dsgd.local.sgd_state`). With m_p the minimum
+    With an L1 penalty of strength a the threshold comes after the mean (`dsgd.local.sgd`). With m_p the minimum
     of rank p, g_p the gradient there of all but that penalty, so that ``|g_p| <= a`` and ``g_p = -a sign(m_p)`` where
     m_p is not zero, and U the sum of the rates of a training, a weight is the soft threshold of ``mean(m_p) - U
     mean(g_p)`` by ``a U``. So where all ranks agree on its sign it is the mean of their minima, to the digit; any other

@@ -32,7 +32,7 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     ``B^(1 - p)`` at rates c / t^p, which is B at constant ones, as far as rows of that length allow.
 
     Where rates fall like 1 / t, as they do by default, the model at the end of an epoch is the mean over its last half
-    (`dsgd.local.sgd_state`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0``
+    (`dsgd.local.sgd`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0``
     leaves the last one.
 
     A batch may grow in the place of a rate that falls: where others divide the rate by a factor, the batch is
@@ -161,22 +161,14 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
 class GradientBuckets:
     """Turns the sum of a rank's gradients into the mean over all ranks; used in the order begin, ready ..., finish.
 
-    Problem: a backward pass brings the gradient of the last layer long before that of the first, and a sum of whole
-    gradients waits for all of it.
-
-    Method: the vector is cut into buckets from its end, where the last layers are, to its front. As soon as the
-    gradient is final from the start of a bucket on, a separate thread sums the bucket while the pass continues. Buckets
-    have fixed places and are summed in order, so that all ranks sum the same entries in the same order. Whether a sum
-    runs during the pass or after it changes no bit.
-
-    A compressor that takes entries one by one (`Half`) sees each bucket by itself, and its mean is that of the whole.
-    Cost per round: one all-reduce for each bucket, `dsgd.collectives.allreduce_cost`, or with a compressor
-    `dsgd.collectives.compressed_cost`. The same bytes as one of the whole, and a message's latency more for each
-    bucket, of which what runs alongside the pass costs nothing.
+    A backward pass brings the gradient of the last layer long before that of the first. So the vector is cut into
+    buckets from its end to its front, and as soon as the gradient is final from the start of a bucket on, a separate
+    thread sums the bucket while the pass continues. Buckets have fixed places and are summed in order: whether a sum
+    runs during the pass or after it changes no bit. A compressor that takes entries one by one (`Half`) sees each
+    bucket by itself. Cost per round: the bytes of one sum of the whole, and a message's latency more for each bucket,
+    of which what runs alongside the pass costs nothing. Between `begin` and `finish` nothing else may use the group.
 
     Source: Das et al. 2016, section 3; Li et al. 2020 (buckets in reverse order).
-
-    Between `begin` and `finish` nothing else may use the group.
     """
 
     def __init__(
@@ -233,7 +225,7 @@ class GradientBuckets:
         if self._compressor is None:
             weighted_mean(self._group, part, self._weight)
         else:
-            from dsgd.collectives.compressed import compressed_mean  # most gradients are summed whole
+            from dsgd.collectives.means import compressed_mean  # most gradients are summed whole
 
             compressed_mean(self._group, part, self._weight, self._compressor, self._memory)
 

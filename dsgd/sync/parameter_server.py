@@ -6,7 +6,7 @@ worker p, with n_p of n rows, sends ``(P n_p / n) g_p`` together with that facto
 that have rows.
 
 A server takes few steps compared with a single rank, and its gradients are stale. If rates fall like 1 / t, as they do
-by default, the model at the end of an epoch is therefore the mean over its last half (`dsgd.local.sgd_state`);
+by default, the model at the end of an epoch is therefore the mean over its last half (`dsgd.local.sgd`);
 ``suffix=0.0`` leaves the last model, as in the sources.
 
 Cost per round and worker: a message to the server and one back, `dsgd.sync.server.message_bytes` each; two messages of

@@ -180,15 +180,7 @@ class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT],
 
     @abstractmethod
     def served(self, params: FloatVector, state: StateT) -> tuple[FloatVector, int]:
-        """Return the model that a server starts or resumes from, and how many updates it has received.
-
-        Parameters
-        ----------
-        params : array, shape (n_params,)
-            The model of a worker.
-        state : StateT
-            What it remembers: what `init` has returned, or what a checkpoint has kept of it.
-        """
+        """Return the model that a server starts or resumes from, and how many updates it has received."""
 
 
 def push(group: Group, vector: FloatVector, version: AnyArray, *, score: float = 0.0, wants_answer: bool = True) -> int:

@@ -61,10 +61,9 @@ class FlatTensors:
         return [vector[ends[k] : ends[k + 1]].view(tensor.shape) for k, tensor in enumerate(self.tensors)]
 
     def share(self, vector: AnyArray) -> None:
-        """Make the tensors views of a vector of the host that they can share, with the values that it has.
+        """Make the tensors views of a vector of the host, shape (n,), with the values that it has.
 
-        - `vector`, shape (n,): of the dtype of the tensors. On another device it is what `to_host` and
-          `to_device` copy.
+        On another device it is what `to_host` and `to_device` copy.
         """
         if self.is_shared:
             self._on_device = self._on_host = torch.from_numpy(vector)

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from dsgd import errors
 from dsgd.collectives import Group
-from dsgd.collectives.compressed import compressed_mean
+from dsgd.collectives.means import compressed_mean
 from dsgd.comm import frames
 from dsgd.comm.base import AbstractTransport
 from dsgd.compress import AbstractCompressor, Layerwise

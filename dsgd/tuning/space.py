@@ -1,38 +1,26 @@
 """The search space: periods, batches, strategies, compressors and step sizes; searches along a line, and by halving.
 
-An estimator as a line of code to paste.
-
-**Successive halving within a budget of seconds.**
-
-Problem: many candidates, little time. Most of them show early that they are no good.
-
-Method: all candidates run for an equal slice of a rung's time; the best third advances to the next rung, whose slices
-are three times as long, until two or three are left. Each rung gets an equal share of the budget that remains when it
-begins, so that a rung that took too long shortens the later ones but does not prevent an answer.
-
-Candidates are compared by the seconds of training until their held-out score has reached the target for good. The
-target is the best score that any of them has reached for good, less a margin; those that never reach it come after
-those that do, by score.
-
-Source: Jamieson and Talwalkar 2016 (successive halving); Karnin, Koren and Somekh 2013.
-
-**The search space: periods, batches, strategies, compressors and step sizes.**
-
-Problem: of all combinations few are worth a run. The cost model knows what their epochs take, and that leaves out most
-of them.
-
-Rules:
+Of all combinations few are worth a run; the cost model knows what their epochs take. Rules:
 
 - A period is worth a run if no shorter one costs about as much (within 5 %: to synchronise more often for nothing can
   only help), and if its epochs are at most eight times as long as the shortest.
 - Step sizes are in units of one over the mean squared length of a row, the largest constant step that does not
   overshoot on a loss of curvature one; the estimator's own schedule comes first, then the optimal one of Bottou.
 - Of long models fragments that are exchanged beside the steps (`StreamingDiLoCo`) are worth a run where the cost model
-  says that they get as far in less time than whole models in the same period (`StreamingDiLoCo.kept`): for each
-  useful period the number of fragments with which they gain most.
+  says that they get as far in less time than whole models in the same period (`StreamingDiLoCo.kept`): for each useful
+  period the number of fragments with which they gain most.
 - Combinations come in diagonal order: first the strategy with the shortest predicted epochs and the first step size;
   then that strategy with the second step size and the next strategy with the first; and so on. So if there is time for
   only a few, they differ in both.
+
+**Successive halving within a budget of seconds.** All candidates run for an equal slice of a rung's time; the best
+third advances to the next rung, whose slices are three times as long, until two or three are left. Each rung gets an
+equal share of the budget that remains when it begins, so that a rung that took too long shortens the later ones but
+does not prevent an answer. Candidates are compared by the seconds of training until their held-out score has reached
+the target for good: the best score that any of them has reached for good, less a margin. Those that never reach it come
+after those that do, by score.
+
+Source: Jamieson and Talwalkar 2016 (successive halving); Karnin, Koren and Somekh 2013.
 """
 
 from __future__ import annotations
@@ -76,11 +64,7 @@ def call_text(part: Any) -> str:
 
 
 def estimator_line(estimator: Any) -> str:
-    """Return the call that makes an estimator, without parameters at their defaults.
-
-    A client is called ``client``, see `client_lines`. A generator of random numbers is left out: it is an object of
-    this process.
-    """
+    """Return the call that makes an estimator, without parameters at their defaults; a client is called ``client``."""
     given = _given(estimator)
     # The tuned parameters come first.
     given.sort(key=lambda text: text.split("=")[0] not in ("loss", "sync", "learning_rate", "eta0"))
@@ -213,11 +197,7 @@ def held_score(curve: Sequence[Point]) -> float:
 
 
 def seconds_to(curve: Sequence[Point], target: float) -> float:
-    """Return the seconds after which a curve has reached a target for good; infinite if it never does.
-
-    For good means that the scores from there on are not below it in the mean: of a curve that jumps up and down, one
-    lucky epoch does not count.
-    """
+    """Return the seconds after which a curve's mean score from there on is not below a target; or infinity."""
     rest, reached = 0.0, math.inf
     for n, point in enumerate(reversed(curve), 1):
         rest += point.score

@@ -30,7 +30,7 @@ from sklearn.model_selection import GridSearchCV
 
 import dsgd.accel
 from dsgd.accel import classes, recorded_calls, searches
-from dsgd.accel.linear import MODELS
+from dsgd.accel.classes import LINEAR_MODELS
 from dsgd.accel.patch import REPLACED
 from dsgd.accel.searches import Worth
 
@@ -38,7 +38,7 @@ CLASSES = {name: getattr(sys.modules[module], name) for module, names in REPLACE
 #: Subclasses of the same names, which scikit-learn trains.
 PLAIN = {name: type(kind)(name, (kind,), {"__module__": __name__}) for name, kind in CLASSES.items()}
 SVMS = sorted(name for name in PLAIN if "SV" in name)
-GLMS = sorted(MODELS)
+GLMS = sorted(LINEAR_MODELS)
 #: Fits that are the optimum of one problem, whoever finds it.
 EXACT = [name for name in SVMS if not name.startswith("Linear")]
 

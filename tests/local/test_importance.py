@@ -114,7 +114,7 @@ def test_reweighted_gradients_equal_their_twin(kind: str, n_outputs: int) -> Non
 def sgd_without_decay(sgd: SGD, shard: Any, n_epochs: int) -> tuple[np.ndarray, Any]:
     """As `begun`, with an intercept that takes whole steps on sparse rows too."""
     params, state = np.zeros(n_params(shard.n_features, sgd.n_outputs), shard.dtype), sgd.init(shard)
-    state.constants[kernels.INTERCEPT_RATE] = 1.0
+    state.constants[kernels.state.INTERCEPT_RATE] = 1.0
     for _ in range(n_epochs):
         state.start_epoch()
         sgd.arrange(shard, state)

@@ -208,7 +208,7 @@ def test_a_period_that_changes_is_the_same_on_every_wire(monkeypatch: pytest.Mon
     fit: dict[str, Any] = {"sync": strategy, "max_iter": 3, "tol": None, "shuffle": False}
     fits = [SGDClassifier(**fit, n_jobs=2).fit(X, y)]
     fits.append(SGDClassifier(**fit, client=SimulatedCluster(2, "10GbE", stragglers="slow-rank")).fit(X, y))
-    monkeypatch.setattr("dsgd.runtime.train.run.window_for", lambda *parts: None)
+    monkeypatch.setattr("dsgd.runtime.train.rounds.window_for", lambda *parts: None)
     fits.append(SGDClassifier(**fit, n_jobs=2).fit(X, y))
     assert len({result.params.tobytes() for result in results}) == 1
     assert len({fitted.coef_.tobytes() for fitted in fits}) == 1

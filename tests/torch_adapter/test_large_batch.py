@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 from dsgd.compress import GTopK, Half  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
-from dsgd.runtime.train.run import begin_run  # noqa: E402
+from dsgd.runtime.train.rounds import begin_run  # noqa: E402
 from dsgd.sync import ASGD, LocalSGD, MinibatchSGD  # noqa: E402
 from dsgd.torch import LARS, FlatModule, Passes, TorchClassifier  # noqa: E402
 from dsgd.torch.oracle import streamed_gradient  # noqa: E402

@@ -33,7 +33,7 @@ from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD, StreamingDi
 from dsgd.tuning import TuningResult, tune
 from dsgd.tuning import space as api
 from dsgd.tuning.result import write_tuning_report
-from dsgd.tuning.rows import place_rows
+from dsgd.tuning.search import place_rows
 from gang_cluster import module_client, start_cluster, wait_until
 from web_page import check_page
 

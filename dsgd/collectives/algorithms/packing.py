@@ -3,53 +3,39 @@
 Problem: in a box of accelerators, or between unlike machines, links differ and some are missing. A ring needs a cycle
 through all ranks, of which there may be none among the ranks a job was given, and leaves all other links idle.
 
-Model: ``capacities[u, v]`` is what the link from u to v carries per second, zero where there is none. A sum goes up a
-tree to its root and down it again, over the same edges the other way. So of the two links between a pair of ranks the
-narrower one counts, ``c_uv = c_vu = min(capacities[u, v], capacities[v, u])``: trees T_i that lead from a root to all
-ranks carry shares w_i of a message at the same time, if ``sum_{i: e in T_i} w_i <= c_e`` on every edge. The most that
-can go at once is the least of the maximal flows from the root to another rank.
+Model: the link from u to v carries ``c_uv`` per second, the one from v to u ``c_vu``, zero where there is none. Part i
+of a vector is summed up one tree A_i, whose edges lead to a root, and comes down another one, B_i, from there. Together
+they carry ``sum_i w_i`` if on every link ``sum_{i: e in A_i} w_i + sum_{i: e in B_i} w_i <= c_e``. A sum of n bytes
+then takes ``n / sum_i w_i`` seconds. If pieces follow each other, later ones go up while earlier ones come down.
 
-Method: multiplicative weights. Edges have lengths, at first delta / c_e. Again and again the shortest tree is given the
-capacity f of its narrowest edge, and its edges become longer by the factor 1 + eps f / c_e, until the lengths times
-capacities add up to one; then all weights are divided by the largest overload. That takes hundreds of trees, of which
-an integer programme picks few: whole weights first, then halves, quarters and so on, until the rate is within a
-twentieth of the best.
+Where both ways of every link are equal one tree serves for both, each of its edges one way up and the other way down:
+spanning trees are packed into an undirected graph, and the most they carry is the least, over all ways to cut the ranks
+into k parts, of the capacity between parts over k - 1. A ring is a packing, too: of as many pairs of paths as there are
+ranks (`ring_trees`). If the same tree must serve both ways, the narrower link of a pair counts, and the most that can
+go at once is the least of the maximal flows from the root to another rank.
+
+Method for pairs of trees: a linear programme over trees, of which those are made that its prices ask for: the shortest
+ones by them. It ends at the exact optimum, after some tens of trees. Of all trees that were made a mixed integer
+programme then takes the fewest that carry 95 % of it.
+
+Method for one tree both ways: multiplicative weights. Edges have lengths, at first delta / c_e. Again and again the
+shortest tree is given the capacity f of its narrowest edge, and its edges become longer by the factor 1 + eps f / c_e,
+until the lengths times capacities add up to one; then all weights are divided by the largest overload. An integer
+programme picks few of these hundreds of trees: whole weights first, then halves, quarters and so on, until the rate is
+within a twentieth of the best.
 
 The shortest directed tree, in O(n m) for n ranks and m edges: every rank but the root takes the shortest edge into it.
 If these edges hold no cycle they are the answer. A cycle is contracted into one rank, the edges into it made shorter by
 what they would replace, and the smaller problem solved; the edge that then enters the cycle opens it.
 
-Source: Wang et al. 2020 (Blink); Edmonds 1973 (as many trees as the least cut); Garg and Könemann 2007 (the weights);
-Chu and Liu 1965, Edmonds 1967 (the shortest tree).
-
-**All-reduce over packed trees that share links of any capacity each way, and packing them for that.**
-
-Problem: if links differ, a fast sum must send most over the fastest ones. `dsgd.collectives.algorithms.packing` fills
-links for one way, and a sum has two. If pieces follow each other, later ones go up while earlier ones come down, and
-both ways share the links.
-
-Model: the link from u to v carries ``c_uv`` per second, the one from v to u ``c_vu``. Part i of a vector is summed up
-one tree A_i, whose edges lead to a root, and comes down another one, B_i, from there. Together they carry
-``sum_i w_i`` if on every link ``sum_{i: e in A_i} w_i + sum_{i: e in B_i} w_i <= c_e``. A sum of n bytes then takes
-``n / sum_i w_i`` seconds.
-
-Where both ways of every link are equal one tree serves for both, each of its edges one way up and the other way down:
-spanning trees are packed into an undirected graph, and the most they carry is the least, over all ways to cut the ranks
-into k parts, of the capacity between parts over k - 1. A ring is a packing, too: of as many pairs of paths as there are
-ranks (`ring_trees`).
-
-Method: a linear programme over trees, of which those are made that its prices ask for: the shortest ones by them. It
-ends at the exact optimum, after some tens of trees. Of all trees that were made a mixed integer programme then takes
-the fewest that carry 95 % of it.
-
 Update of the sum: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and
 sends it on to its parent; the root sends the sum down again. A rank sends and receives one message at a time, as our
 wires do, unless its wire lets all of its links carry at once (`AbstractTransport.concurrent`), as a simulated one may.
-
 Cost per rank: in each tree one message up, but for the root, and one to each child, per piece: `packed_cost`.
 
-Source: Wang et al. 2020 (Blink): trees, few of them; Tutte 1961
-and Nash-Williams 1961 (the cut); Edmonds 1973 (directed trees); Ford and Fulkerson 1958 (columns by prices).
+Source: Wang et al. 2020 (Blink): trees, few of them; Edmonds 1973 (directed trees: as many as the least cut); Tutte
+1961 and Nash-Williams 1961 (the cut); Garg and Könemann 2007 (the weights); Chu and Liu 1965, Edmonds 1967 (the
+shortest tree); Ford and Fulkerson 1958 (columns by prices).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def plan_schedule(plan_of: Callable[[int], Plan], size: int, itemsize: int) -> S
 
 
 def steps_schedule(steps: Sequence[Sequence[Step]], n_bytes: int, *, adds: bool) -> Schedule:
-    """Return the messages of a round of gossip (`dsgd.collectives.gossip`) about vectors of so many bytes."""
+    """Return the messages of a round of gossip (`dsgd.collectives.means`) about vectors of so many bytes."""
 
     def lines(rank: int) -> Iterator[Line]:
         for to, source in steps[rank]:

@@ -55,10 +55,9 @@ def shared_folder() -> Path:
 
 
 def host_identity() -> bytes:
-    """Return 32 bytes that are equal for processes which can probably share memory.
+    """Return 32 bytes that are equal for processes which can probably share memory: one boot, shared folder and user.
 
-    They identify this boot of the machine, this mount of the shared folder and this user; containers that share neither
-    get different numbers. It is a hint: the proof is that a peer finds in a segment the number written there.
+    It is a hint: the proof is that a peer finds in a segment the number written there.
     """
     boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{platform.node()} {uuid.getnode()}"
     try:
@@ -77,16 +76,11 @@ def socket_path(name: str) -> Path:
 class Segment:
     """Shared memory of a fixed size; made by `create` in one process and by `open` in the other.
 
-    Problem: a file in ``/dev/shm`` outlives the process that made it, and if ``/dev/shm`` is full, touching a page that
-    cannot be allocated kills the process.
-
-    A segment is made under a random name, opened by the one peer it is for, and loses its name at once; from then on
-    the system frees it with the last of the two processes, SIGKILL included. Between the two moments its maker holds a
-    lock on it that dies with the process: the next process that makes a segment removes all names without such a lock.
-    Its pages are reserved when it is made, so that a lack of space is an error then, and not a signal later.
-
-    Where there is no ``/dev/shm`` (macOS) a file in the folder for temporary files does the same through the page
-    cache.
+    A file in ``/dev/shm`` outlives the process that made it. So a segment has a random name only until the one peer it
+    is for has opened it; from then on the system frees it with the last of the two processes, SIGKILL included. Until
+    then its maker holds a lock on it: the next process that makes a segment removes all names without such a lock. Its
+    pages are reserved when it is made, so that a lack of space is an error then, and not a signal later. Without
+    ``/dev/shm`` (macOS) a file in the folder for temporary files does the same through the page cache.
     """
 
     def __init__(self, name: str, fd: int, size: int) -> None:
@@ -183,11 +177,7 @@ def _remove_orphans() -> None:
 
 @final
 class SharedArray:
-    """Where the ranks of a process leave an array for each other; see `dsgd.collectives.Group.share`.
-
-    Problem: methods without locks have all ranks read and write one model, at any time, and not copies of it. Cost: two
-    barriers, once.
-    """
+    """Where the ranks of a process leave an array for each other; see `dsgd.collectives.Group.share`."""
 
     def __init__(self) -> None:
         self.array: AnyArray | None = None
@@ -202,19 +192,13 @@ _SLOT_BYTES_OF_TWO: Final = 4 * 1024 * 1024
 
 
 class Window:
-    """The boxes of a gang as one of its ranks sees them.
+    """The boxes of a gang as one of its ranks sees them, for the rounds of `dsgd.kernels.rounds`.
 
-    Problem: a round of a few microseconds has no time for a message. Ranks that share memory can instead read each
-    other's vectors where they are written; `dsgd.kernels.rounds` does, and this is where its boxes are and what happens
-    when a peer does not come.
-
-    A rank that waits keeps its core for as long as a wake-up takes, and then sleeps until a peer rings. So a wait costs
-    at most twice what the better of the two would, and where other programs want the cores a rank does not keep one
-    from its peers. A peer that went away, that lets its deadline pass, and a job that has stopped become the errors
-    that they are on any other wire. Of two ranks that wait for each other on one core, one moves to another core.
-
-    Source: the name is MPI's (MPI-3.1, chapter 11, shared-memory windows); to poll for as long as a sleep costs is what
-    Karlin, Manasse, McGeoch and Owicki 1994 found for locks.
+    A rank that waits keeps its core for as long as a wake-up takes, and then sleeps until a peer rings: a wait costs at
+    most twice what the better of the two would (Karlin, Manasse, McGeoch and Owicki 1994, for locks). A peer that went
+    away, that lets its deadline pass, and a job that has stopped become the errors that they are on any other wire. Of
+    two ranks that wait for each other on one core, one moves to another core. The name is MPI's (shared-memory
+    windows).
     """
 
     def __init__(

@@ -24,19 +24,7 @@ from dsgd.comm.memory import streams
 from dsgd.comm.memory.segment import Segment
 from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.comm.sockets.link import Link
-from dsgd.kernels.atomics import (
-    CAN_READ,
-    N_WORDS,
-    barrier,
-    copy_bytes,
-    load,
-    pointer_like,
-    read_into,
-    read_process,
-    ring_if_asleep,
-    store,
-    yield_core,
-)
+from dsgd.kernels import atomics
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.rounds import SLOT_BYTES, box_bytes
 from dsgd.types import AnyArray
@@ -75,7 +63,7 @@ PEER: Final = 20  # the process whose memory is read
 SCRATCH: Final = 21  # address
 TAKE: Final = 22  # what is done with the incoming frame: `COPY` or one of the following
 _WORDS: Final = 24
-N_STATE: Final = _WORDS + N_WORDS
+N_STATE: Final = _WORDS + atomics.N_WORDS
 
 # Ways of a frame.
 RING: Final = 0
@@ -114,11 +102,13 @@ def _add(target: int, source: int, n_bytes: int, take: int) -> None:
     """Add the numbers at one address to those at another, in the order of operands that the ring algorithm has."""
     n = np.uint64(n_bytes // take)
     if take == ADD_FLOAT64:
-        mine64, theirs64 = carray(pointer_like(target, _FLOAT64), n), carray(pointer_like(source, _FLOAT64), n)
+        mine64 = carray(atomics.pointer_like(target, _FLOAT64), n)
+        theirs64 = carray(atomics.pointer_like(source, _FLOAT64), n)
         for i in range(n):
             mine64[i] = theirs64[i] + mine64[i]
     else:
-        mine32, theirs32 = carray(pointer_like(target, _FLOAT32), n), carray(pointer_like(source, _FLOAT32), n)
+        mine32 = carray(atomics.pointer_like(target, _FLOAT32), n)
+        theirs32 = carray(atomics.pointer_like(source, _FLOAT32), n)
         for i in range(n):
             mine32[i] = theirs32[i] + mine32[i]
 
@@ -133,7 +123,7 @@ def _put(state: AnyArray, payload: int) -> Any:
     if state[OUT_AT] >= end:
         return _count_pulled(state)
     control, capacity = state[OUT_CONTROL], state[CAPACITY]
-    used = state[_WRITTEN] - load(control + _READ_AT)
+    used = state[_WRITTEN] - atomics.load(control + _READ_AT)
     if used < 0 or used > capacity:
         return -1
     left = min((capacity - used) // UNIT_BYTES * UNIT_BYTES, end - state[OUT_AT], _PIECE_BYTES)
@@ -147,15 +137,15 @@ def _put(state: AnyArray, payload: int) -> Any:
             source = state[HEADER_OUT] + at
         else:
             source = payload + at - header
-        copy_bytes(state[OUT_DATA] + place, source, np.uint64(n))
+        atomics.copy_bytes(state[OUT_DATA] + place, source, np.uint64(n))
         state[_WRITTEN] += n
         state[OUT_AT] += n
         left -= n
     if total > 0:
         state[_WRITTEN] = _round_up(state[_WRITTEN])
         # A release write: a peer that reads this counter also sees the bytes that it counts.
-        store(control + _WRITTEN_AT, state[_WRITTEN])
-        ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
+        atomics.store(control + _WRITTEN_AT, state[_WRITTEN])
+        atomics.ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return total
 
 
@@ -171,16 +161,16 @@ def _post(state: AnyArray, payload: int) -> None:
     state[OUT_WAY] = _SHOWN
     state[_POSTED] += state[OUT_END] - header
     # In this order: the counter says that an address is there.
-    store(control + _ADDRESS_AT, payload)
-    store(control + _POSTED_AT, state[_POSTED])
+    atomics.store(control + _ADDRESS_AT, payload)
+    atomics.store(control + _POSTED_AT, state[_POSTED])
     if header == 0:
-        ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
+        atomics.ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
 
 
 @scalar
 def _count_pulled(state: AnyArray) -> Any:
     """Return how much more of a frame that was posted has been pulled, −1 if the counters make no sense."""
-    left = state[_POSTED] - load(state[OUT_CONTROL] + _PULLED_AT)
+    left = state[_POSTED] - atomics.load(state[OUT_CONTROL] + _PULLED_AT)
     moved = state[OUT_END] - left - state[OUT_AT]
     if left < 0 or moved < 0:
         return -1
@@ -196,7 +186,7 @@ def _take(state: AnyArray, payload: int) -> Any:
     if state[IN_AT] >= end:
         return _pull(state, payload)
     control, capacity = state[IN_CONTROL], state[CAPACITY]
-    ready = load(control + _WRITTEN_AT) - state[_READ]
+    ready = atomics.load(control + _WRITTEN_AT) - state[_READ]
     if ready < 0 or ready > capacity:
         return -BAD_IN
     left = min(ready // UNIT_BYTES * UNIT_BYTES, end - state[IN_AT], _PIECE_BYTES)
@@ -207,9 +197,9 @@ def _take(state: AnyArray, payload: int) -> Any:
         n = min(left, capacity - place)
         if at < header:
             n = min(n, header - at)
-            copy_bytes(state[HEADER_IN] + at, state[IN_DATA] + place, np.uint64(n))
+            atomics.copy_bytes(state[HEADER_IN] + at, state[IN_DATA] + place, np.uint64(n))
         elif state[TAKE] == COPY:
-            copy_bytes(payload + at - header, state[IN_DATA] + place, np.uint64(n))
+            atomics.copy_bytes(payload + at - header, state[IN_DATA] + place, np.uint64(n))
         else:
             _add(payload + at - header, state[IN_DATA] + place, n, state[TAKE])
         state[_READ] += n
@@ -220,8 +210,8 @@ def _take(state: AnyArray, payload: int) -> Any:
     if total > 0:
         state[_READ] = _round_up(state[_READ])
         # Only now, when the bytes are copied: the producer writes over what is counted.
-        store(control + _READ_AT, state[_READ])
-        ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
+        atomics.store(control + _READ_AT, state[_READ])
+        atomics.ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return total
 
 
@@ -229,7 +219,7 @@ def _take(state: AnyArray, payload: int) -> Any:
 def _pull(state: AnyArray, payload: int) -> Any:
     """Read a piece of a frame that was posted; returns the bytes read, or an error as a negative code."""
     control, left = state[IN_CONTROL], state[IN_END] - state[IN_AT]
-    posted = load(control + _POSTED_AT) - state[_PULLED]
+    posted = atomics.load(control + _POSTED_AT) - state[_PULLED]
     if posted == 0:
         return 0
     if posted != left:
@@ -237,8 +227,8 @@ def _pull(state: AnyArray, payload: int) -> Any:
     done = state[IN_AT] - state[HEADER_LENGTH]
     n = min(left, SCRATCH_BYTES)
     target = payload + done if state[TAKE] == COPY else state[SCRATCH]
-    source = load(control + _ADDRESS_AT) + done
-    if read_process(state[PEER], target, source, n, state.ctypes.data + 8 * _WORDS) != n:
+    source = atomics.load(control + _ADDRESS_AT) + done
+    if atomics.read_process(state[PEER], target, source, n, state.ctypes.data + 8 * _WORDS) != n:
         return -UNREADABLE
     # A process that has ended may have lent its number to another one: the bell tells them apart.
     if n == left and _recv(np.int32(state[BELL]), state.ctypes.data + 8 * _WORDS, np.uint64(1), np.int32(_LOOK)) == 0:
@@ -248,18 +238,18 @@ def _pull(state: AnyArray, payload: int) -> Any:
     state[IN_AT] += n
     state[_PULLED] += n
     # Only now: once all is counted the peer may write to its array again.
-    store(control + _PULLED_AT, state[_PULLED])
+    atomics.store(control + _PULLED_AT, state[_PULLED])
     if n == left:
-        ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
+        atomics.ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return n
 
 
 @scalar
 def _say_asleep(out: AnyArray, source: AnyArray, asleep: int) -> None:
     if out[OUT_AT] < out[OUT_END]:
-        store(out[OUT_CONTROL] + _PRODUCER_SLEEPS_AT, asleep)
+        atomics.store(out[OUT_CONTROL] + _PRODUCER_SLEEPS_AT, asleep)
     if source[IN_AT] < source[IN_END]:
-        store(source[IN_CONTROL] + _CONSUMER_SLEEPS_AT, asleep)
+        atomics.store(source[IN_CONTROL] + _CONSUMER_SLEEPS_AT, asleep)
 
 
 @kernel
@@ -301,9 +291,9 @@ def pump_streams(
             asleep = True
             _say_asleep(out, source, 1)
             # And one more look: a peer that moved before it could see this does not ring.
-            barrier()
+            atomics.barrier()
         elif polls > _POLLS_BEFORE_YIELD:
-            yield_core()
+            atomics.yield_core()
 
 
 _LAYOUT: Final = struct.Struct("<Q32s")
@@ -312,14 +302,11 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Pulling(NamedTuple):
-    """Who may read whose memory.
+    """Who may read whose memory, found out by trying.
 
-    Problem: systems forbid it for many reasons (`dsgd.kernels.atomics`), and the rank that sends must know what the one
-    that receives can do.
-
-    Over the local socket between them each says where it keeps a random number, tries to read that of the other, and
-    says whether it found it. The system itself names the process at the other end of a local socket, so none can be
-    made up. Cost: two short messages each way, once.
+    Systems forbid it for many reasons (`dsgd.kernels.atomics`). Over the local socket between them each says where it
+    keeps a random number, tries to read that of the other, and says whether it found it; the system itself names the
+    process at the other end, so none can be made up.
     """
 
     peer: int = 0
@@ -337,7 +324,7 @@ def agree_on_pulling(sock: socket.socket, *, wanted: bool = True) -> Pulling:
     peer = _process_of(sock) if wanted else 0
     found = np.zeros(_PROOF_BYTES, dtype=np.uint8)
     if peer and address < 2**63:
-        read_into(peer, address, found, np.zeros(N_WORDS, dtype=np.int64))
+        atomics.read_into(peer, address, found, np.zeros(atomics.N_WORDS, dtype=np.int64))
     can_read = found.tobytes() == due
     sock.sendall(bytes([can_read]))
     is_read = _receive(sock, 1) == b"\1"
@@ -353,7 +340,7 @@ def _receive(sock: socket.socket, n_bytes: int) -> bytes:
 
 def _process_of(sock: socket.socket) -> int:
     """Return the number of the process at the other end; zero where the system cannot say or read it."""
-    if not CAN_READ or not hasattr(socket, "SO_PEERCRED"):
+    if not atomics.CAN_READ or not hasattr(socket, "SO_PEERCRED"):
         return 0
     number: int = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
     return number
@@ -377,25 +364,19 @@ def segment_bytes(capacity: int, *, has_boxes: bool = False) -> int:
 class Ring:
     """One end of the two streams that two ranks share.
 
-    Problem: a long frame should cost as few copies as can be and no system call per piece, both ways at once; a rank
-    that has to wait must sleep, and be woken without polling; and nothing that the peer writes into the memory may lead
-    this process out of its bounds.
-
     Each stream has a ring of `capacity` bytes with two counters: bytes ever written (by the producer) and bytes ever
     read (by the consumer), each in a cache line of its own. A side keeps its own counter in private memory and only
-    reads the other's; a difference that no honest peer can cause is an error. The ring is small enough to stay in the
-    cache between the two copies. Where the consumer may read the producer's own memory a long frame does not enter the
-    ring: the producer posts its address, and the consumer copies it once, or adds it up, from where it is.
+    reads the other's; a difference that no honest peer can cause is an error. Where the consumer may read the
+    producer's own memory a long frame does not enter the ring: the producer posts its address, and the consumer copies
+    it once, or adds it up, from where it is.
 
     A side that finds nothing to do for `n_polls` polls writes into the memory that it sleeps, polls once more, and
     waits for a byte on a local socket, the bell. A side that moved its counter and then reads that the other sleeps
     rings. Both put a full memory barrier between their write and their read, so one of them sees the other (Dekker).
 
-    Cost per frame of n bytes: through the ring two copies and n / `capacity` wake-ups at most, none where both sides
-    move at the same pace; posted, one copy and a system call for every 256 KB.
-
-    Source: Lamport 1983 (a ring with one producer and one consumer needs no lock); the barrier is Dekker's, after
-    Dijkstra 1965; MPICH and Open MPI have single copies by the same system call.
+    Cost per frame of n bytes: through the ring two copies and n / `capacity` wake-ups at most; posted, one copy and a
+    system call for every 256 KB. Source: Lamport 1983 (a ring with one producer and one consumer needs no lock);
+    Dekker's barrier after Dijkstra 1965; MPICH and Open MPI have single copies by the same system call.
     """
 
     def __init__(

@@ -54,18 +54,12 @@ class PeerLateError(PeerGoneError):
 
 
 class Link:
-    """A connection to one peer.
-
-    Problem: a short frame must cost two system calls and no allocation; a long one must move both ways at once,
-    straight between the callers' arrays and the kernel.
+    """A connection to one peer: two system calls and no allocation for a short frame, both ways at once for a long one.
 
     The socket blocks, with its deadline kept by the kernel (``SO_RCVTIMEO``, ``SO_SNDTIMEO``): `socket.settimeout`
     would add a ``poll`` before every call. A frame goes out with one ``sendmsg`` of header and array and comes in with
-    one ``recvmsg`` into both: the receiver knows the size that must come.
-
-    Pieces of frames are sent and received at the same time, without waiting, by a system call each, or two on a wrapped
-    socket (TLS), which has no calls that do not wait: it is read only when the system has something for it.
-    `dsgd.comm.frame_exchange` moves whole frames by these.
+    one ``recvmsg`` into both. Pieces of frames are sent and received without waiting (`dsgd.comm.frame_exchange`); a
+    wrapped socket (TLS), which has no such calls, is read only when the system has something for it.
     """
 
     def __init__(
@@ -151,10 +145,9 @@ class Link:
         raise ProtocolError(f"A frame from rank {self.rank} at {self.address} is not the one due here: {text}")
 
     def _hear(self, payload: memoryview) -> int:
-        """Return how many bytes of a frame came first, into `header_in` and `payload`; waits for them.
+        """Return how many bytes of a frame came first, into `header_in` and `payload`; polls a few times, then sleeps.
 
-        Polls for them a few times before it sleeps. If that was not enough, it sleeps at once for the next frames: for
-        one, then two, then four, as long as polling keeps failing.
+        If polling failed it sleeps at once for the next frame, then for two, then four, as long as it keeps failing.
         """
         buffers = (self.header_in, payload)
         if self._n_unlooked:
@@ -357,14 +350,10 @@ def _is_ready(sock: socket.socket, event: int) -> bool:
 
 
 class LinkTable:
-    """What the threads of a rank know of its connections.
+    """What the threads of a rank know of its connections: a peer is called, comes, or is linked.
 
-    Problem: either of two ranks may be the first that needs a connection between them, and both may call at once, each
-    in its own thread while another thread answers calls. One connection must come of it, the same for both.
-
-    Method: a peer is called, comes, or is linked. A rank that calls a lower one turns down the call of that one, which
-    then waits for the call of the higher; the lower rank lets the higher one in although it calls itself. So the call
-    of the higher rank wins.
+    Two ranks may call each other at once, and one connection must come of it. A rank that calls a lower one turns down
+    the call of that one, which then waits for the call of the higher: so the call of the higher rank wins.
     """
 
     def __init__(

@@ -1,24 +1,16 @@
 """The port on which a rank accepts its peers and refuses other connections, and the thread that lets peers in.
 
-Problem: a port is open to anyone who can reach it, from before the first peer may come until the last has joined, and
-the rank has other things to do meanwhile. A stranger that sends nothing, sends slowly or sends something else must be
-dropped within a second, delay no peer and take no memory.
+A port is open to anyone who can reach it, from before the first peer may come until the last has joined. A stranger
+that sends nothing, sends slowly or sends something else must be dropped within a second, delay no peer and take no
+memory; and a rank that connects to one peer, packs rows or runs a kernel must not keep another one waiting.
 
 Connections are read without ever waiting: `Listener.look` accepts new ones, continues the TLS handshake and the first
 record of each, and drops those that make no progress. A rank calls it now and then while it waits for the rendezvous,
-and a thread does while peers may come (`Acceptor`) or kernels are loaded (`Listener.attended`). The
-port is closed as soon as the last peer has joined.
+and a thread does while peers may come (`Acceptor`) or kernels are loaded (`Listener.attended`). The port is closed as
+soon as the last peer has joined.
 
 A process that may open no more files lets strangers go until it can accept again; it is the one that connects who is
 told (`dsgd.comm.sockets.mesh`).
-
-**Letting peers in, in a thread of its own.**
-
-Problem: a rank that connects to one peer, packs rows or runs a kernel must not keep another one waiting that connects
-to it; and strangers are to be gone within a second whatever the rank does.
-
-The thread answers the records of guests (`Listener`), checks who they are (`handshake`) and hands
-over the connections. It sleeps while nobody is there.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """The connections of a rank to its peers: each by its port or a detour, a few at once, others when they are needed.
 
-**The connections of a rank to its peers: a few at once, others when they are first needed.**
-
-Problem: P ranks that are all connected with each other hold P - 1 connections each, which no process of hundreds may
-have, and few of which are ever used: a sum takes log2 P of them, a ring two.
-
-Method: a rank joins its `first_peers` and is then connected with any other one when the two first exchange something.
-In a small gang these are all. In a larger one they are its neighbours in a hypercube, by which short vectors are summed
-(`dsgd.collectives.algorithms.rings`): every rank is connected with every other one through some others, so
-that ranks which do not fit are found before work starts.
+P ranks that are all connected with each other hold P - 1 connections each, which no process of hundreds may have, and
+few of which are ever used: a sum takes log2 P of them, a ring two. So a rank joins its `first_peers` and is then
+connected with any other one when the two first exchange something. In a small gang these are all. In a larger one they
+are its neighbours in a hypercube, by which short vectors are summed (`dsgd.collectives.algorithms.rings`): every rank
+is connected with every other one through some others, so that ranks which do not fit are found before work starts.
 
 Of two first peers the higher rank connects. Later either may, the higher at once and the lower a moment later, since
-usually both need the connection; `LinkTable` says whose holds. A thread lets peers in (`Acceptor`), so a rank waits
-for no other one but for its answers. The port is closed when the last peer has come: at once in a small gang, with the
+usually both need the connection; `LinkTable` says whose holds. A thread lets peers in (`Acceptor`), so a rank waits for
+no other one but for its answers. The port is closed when the last peer has come: at once in a small gang, with the
 transport in a larger one.
 
 A peer whose port is closed or filtered is reached by a detour, where there is one: through the port on which its

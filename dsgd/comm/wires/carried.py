@@ -1,32 +1,20 @@
 """Wires that something else carries: the ports of Dask's workers, and other packages; docs/extending.rst has one.
 
-Problem: firewalls, proxies and container networks often allow one port per worker, the one that Dask uses, and nothing
-else. Ranks must be able to train there, by the same rules as everywhere.
+Firewalls, proxies and container networks often allow one port per worker, the one that Dask uses. A rank holds one end
+of a local socket and knows no difference: handshake, frames, deadlines and abort are those of TCP. The other end
+belongs to a `Relay` on the event loop of its process, which posts what it reads there, at most `CHUNK_BYTES` at a time,
+to the process of the peer, and writes what is posted to it. The answer to a post is given when the peer's socket has
+taken the bytes, and until then nothing more is read: a rank that does not read stops the one that sends, and no more
+than one chunk per connection and direction is held outside the kernel. Chunks are numbered by their first byte, so that
+one that was lost, sent twice or made up ends the connection. What is posted are bytes; nothing here unpickles anything.
+Posts are sent by `dsgd.runtime`, over the RPC of Dask's workers, which is encrypted if the cluster is: about half a
+millisecond on one host.
 
-A rank holds one end of a local socket and knows no difference: handshake, frames, deadlines and abort are those of TCP.
-The other end belongs to a `Relay` on the event loop of its process, which posts what it reads there, at most
-`CHUNK_BYTES` at a time, to the process of the peer, and writes what is posted to it. The answer to a post is given when
-the peer's socket has taken the bytes, and until then nothing more is read: a rank that does not read stops the one that
-sends, and no more than one chunk per connection and direction is held outside the kernel. Chunks are numbered by their
-first byte, so that one that was lost, sent twice or made up ends the connection. What is posted are bytes; nothing here
-unpickles anything.
-
-This module does not send posts itself: `dsgd.runtime` sends them over the RPC of Dask's workers, which is encrypted if
-the cluster is.
-
-Cost per message: that of the RPC (about half a millisecond on one host) and two more passages of a local socket.
-
-**The common part of wires of other packages, whose arrays a library carries; docs/extending.rst has one.**
-
-Problem: MPI, UCX and the like are fast between processes, but know nothing of jobs, deadlines or ranks that are at
-different points; calls that do not match hang or end the process.
-
-All ranks join over TCP (`mesh`), which authenticates the members of the gang. The header of a frame is sent over that
-connection. Only after it has shown that the right array follows does the library receive the array. So mismatches, dead
-peers, stopped jobs and deadlines are handled as on TCP; the library waits only for an array that its peer has begun to
-send.
-
-Cost per frame: that of a frame of no bytes over TCP, and what the library needs for the array.
+**Other packages.** MPI, UCX and the like are fast between processes, but know nothing of jobs, deadlines or ranks that
+are at different points; calls that do not match hang or end the process. All ranks join over TCP
+(`dsgd.comm.sockets.mesh`), which authenticates them, and the header of a frame is sent over that connection. Only after
+it has shown that the right array follows does the library receive the array. So mismatches, dead peers, stopped jobs
+and deadlines are handled as on TCP. Cost per frame: that of a frame of no bytes over TCP, and what the library needs.
 """
 
 from __future__ import annotations

@@ -1,28 +1,16 @@
 """The transports between threads: of one process, and of several processes, with another wire between these.
 
-Problem: several ranks in one process must exchange arrays by the rules of any other wire (deadlines, abort, frames that
-are checked), at the price of one copy and two wake-ups.
-
 Every ordered pair of ranks has two queues. The sender offers a reference to its array; the receiver copies it straight
 into its own buffer and confirms; only then does the sender continue. So both may reuse their buffers at once, and
-nothing is copied twice. A closed or aborted rank leaves a notice in every queue that a peer could wait on.
+nothing is copied twice. A closed or aborted rank leaves a notice in every queue that a peer could wait on. Cost per
+message: one copy and two wake-ups. Bytes and messages are counted as the same frames would have on a wire, so that a
+run on threads predicts the traffic of a run on processes.
 
-Cost per message: one copy of the payload. Bytes and messages are counted as the same frames would have on a wire, so
-that a run on threads predicts the traffic of a run on processes.
-
-**The transport between threads of several processes: memory within a process, another wire between.**
-
-Problem: a cluster of W workers with T threads has W T ranks. Connecting them pairwise takes (W T)^2 / 2 connections,
-4,088 open files in each process of 64 workers with 8 threads, and a segment of shared memory for every pair on a host.
-Almost none of them would be used: vectors are summed inside each process first, and then one thread per process
-exchanges the sums.
-
-The threads of a process are connected pairwise (`inproc`). The first rank of each process, its leader, has a connection
-to every other leader: one wire between processes, of as many ends as there are processes, used by one thread in each.
-Collectives (`dsgd.collectives`) go by these: inside, between leaders, inside.
-
-Cost: W - 1 connections per process at most, whatever T is; a frame costs what it costs on its wire. If ranks exchange
-one to one, they also have mailboxes (`dsgd.comm.base`), with a connection to each rank that they have mail for.
+**Threads of several processes.** Connecting the W T ranks of W workers with T threads pairwise would take 4,088 open
+files in each process of 64 workers with 8 threads, almost none of which would be used. So the threads of a process are
+connected pairwise, and the first rank of each process, its leader, with every other leader: W - 1 connections per
+process at most. Collectives (`dsgd.collectives`) go by these: inside, between leaders, inside. If ranks exchange one to
+one, they also have mailboxes (`dsgd.comm.base`), with a connection to each rank that they have mail for.
 
 Rejected: one connection per pair of processes that carries the frames of all ranks. Frames of several senders would
 have to be taken apart by a thread that reads for all, which costs a copy and two wake-ups in every round.
@@ -70,11 +58,7 @@ class _Aborted:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """Where one rank hands arrays to another one.
-
-    `offers` carries offers to the receiver, `answers` what became of them to the sender: the seconds that the copy
-    took, or the text of the error that the receiver raised.
-    """
+    """Where one rank hands arrays to another: offers, and the seconds or the error that became of each."""
 
     offers: queue.SimpleQueue[_Offer | _Gone | _Aborted] = field(default_factory=queue.SimpleQueue)
     answers: queue.SimpleQueue[float | str | _Gone | _Aborted] = field(default_factory=queue.SimpleQueue)
@@ -260,10 +244,9 @@ class NestedTransport(AbstractTransport):
     def exchange(
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
     ) -> None:
-        """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`.
+        """Send `outgoing` while receiving `incoming`: between ranks of this process, or first ranks of theirs.
 
-        Both peers are ranks of this process, or both are first ranks of their processes as this one is. With mailboxes
-        gossip goes through them, and reaches every rank.
+        With mailboxes gossip goes through them, and reaches every rank.
         """
         inside, between = self._number_inside, self._number_between
         if op == OP_GOSSIP and self.mailbox is not None:
@@ -320,11 +303,7 @@ def connect_nested(
     abort: AbortFlag,
     timeout_s: float,
 ) -> list[AbstractTransport]:
-    """Return the transports of the ranks that are threads of this process.
-
-    - returned: in rank order. Where no process has two ranks that is `between` itself, and where there is one
-      process, a transport of threads.
-    """
+    """Return the transports of the threads of this process, by rank: those of `between` if each is alone in one."""
     if len(ranks_of) != between.size or len(ledgers) != ranks_of[between.rank]:
         raise InvalidParameterError(
             f"connect(ranks_of=...) must have one number per process ({between.size}), and one ledger per rank of this "

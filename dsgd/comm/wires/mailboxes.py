@@ -1,20 +1,13 @@
-"""Mailboxes of ranks that are threads of this process, and of ranks with connections.
+"""Mailboxes (`dsgd.comm.base`) of ranks that are threads of this process, and of ranks with connections.
 
-Mailboxes of ranks that are threads of one process; see `dsgd.comm.base`.
+Every rank that is a thread has a box with a queue for each other rank, and a lock. Posting copies an array into a queue
+and wakes the rank that waits at the box; taking copies it out again.
 
-Every rank has a box with a queue for each other rank, and a lock. Posting copies an array into a queue and wakes the
-rank that waits at the box; taking copies it out again.
-
-Cost per frame: two copies of the array and at most one wake-up.
-
-Mailboxes of ranks that are connected to each other; see `dsgd.comm.base`.
-
-The connections are a mesh of their own: TCP, with TLS or without, or by way of the workers of the ranks. In a gang of
-more than `dsgd.comm.sockets.mesh.FULL_MESH` two ranks are connected when one of them first has mail for the other. A
-frame goes to the kernel as far as that takes it without waiting, which is all of most frames. The rest of a long one is
-left to a thread that is started when it is needed for the first time.
-
-Cost per frame: one copy of the array more than `dsgd.comm.wires.tcp`, and one system call to look.
+The connections of other ranks are a mesh of their own: TCP, with TLS or without, or by way of the workers of the ranks.
+In a gang of more than `dsgd.comm.sockets.mesh.FULL_MESH` two ranks are connected when one of them first has mail for
+the other. A frame goes to the kernel as far as that takes it without waiting, which is all of most frames. The rest of
+a long one is left to a thread that is started when it is needed for the first time. Cost per frame: one copy of the
+array more than `dsgd.comm.wires.tcp`, and one system call to look.
 """
 
 from __future__ import annotations

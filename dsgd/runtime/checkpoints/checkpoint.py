@@ -362,8 +362,7 @@ _logger = logging.getLogger(__name__)
 class CheckpointWriter:
     """Writes the checkpoints of one fit, on the rank that does.
 
-    Problem: a checkpoint is there so that no work is lost, and one that cannot be written must not lose it. Method: a
-    write that fails is logged, and the next one is due soon after; only several in a row end the fit. The last one is
+    A write that fails is logged, and the next one is due soon after; only several in a row end the fit. The last one is
     tried as often at once, and if it fails all the same the model, which is complete, is returned with a note.
     """
 
@@ -426,19 +425,12 @@ class Snapshot:
 class SnapshotKeeper:
     """Keeps the last snapshot of a rank, and carries the request to stop at the end of an epoch.
 
-    Problem: when a worker dies, everything that the others have computed since the start is still in their memory.
-
-    Method: after a synchronisation all ranks hold the same model, so every survivor is a checkpoint. Each rank leaves a
-    copy of its state in a keeper that outlives its program. When the gang forms anew, its ranks tell each other how far
-    their copies are; the newest one is taken, of the lowest rank that holds it, and handed round over the gang's own
-    wires. It passes neither through the scheduler nor through the client.
-
-    Cost: one copy of the model and a few dozen bytes per rank each time; nothing where no keeper was given. Source:
-    Horovod's elastic mode (commit, and broadcast from the lowest surviving rank).
-
-    Used by the thread of the rank and by that of the worker's event loop: attributes are replaced, never changed.
-
-    - `every_s`: seconds from one copy to the next.
+    After a synchronisation all ranks hold the same model, so every survivor of a failure is a checkpoint. Each rank
+    leaves a copy of its state in a keeper that outlives its program. When the gang forms anew, its ranks tell each
+    other how far their copies are; the newest one, of the lowest rank that holds it, is handed round over the gang's
+    own wires (Horovod's elastic mode). Cost: one copy of the model and a few dozen bytes per rank, every `every_s`
+    seconds. Used by the thread of the rank and by that of the worker's event loop: attributes are replaced, never
+    changed.
     """
 
     def __init__(self, latest: Snapshot | None = None, every_s: float = 0.5) -> None:

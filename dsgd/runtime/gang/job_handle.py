@@ -333,8 +333,7 @@ class JobHandle:
     def break_off(self, reason: str) -> None:
         """End a failed job: stop its ranks, wait for them briefly, and leave nothing behind.
 
-        Never raises an ordinary error: the user must see the error that ended the job. It runs on the event loop of the
-        client, which a further interrupt does not reach.
+        Never raises an ordinary error, so that the user sees the one that ended the job.
         """
         self.lease.begin()
         self.lease.end(reason, _BREAK_OFF_S)

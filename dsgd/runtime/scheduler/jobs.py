@@ -28,11 +28,10 @@ _AGAIN_S: Final = 1.0
 
 
 class Vigil:
-    """The time since when this process has been awake without a pause.
+    """The time since when this process has been awake without a pause, by reading the clock twice a second.
 
-    Problem: a scheduler that was stopped, or busy for long, finds all heartbeats old when it wakes, while newer ones
-    are still unread. It must not consider all workers hung because it slept itself. Method: it reads the clock twice a
-    second. After a longer pause all silences are counted from zero again.
+    A scheduler that was stopped, or busy for long, finds all heartbeats old while newer ones are still unread: after a
+    pause all silences are counted from zero again.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,8 +54,7 @@ class Vigil:
 class Pings:
     """Questions to the event loops of workers, at most one to each at a time.
 
-    Whether a worker that no rank of ours runs on is alive is asked: the heartbeats of Dask pause for as long as the
-    wall clock of the worker was set back.
+    The heartbeats of Dask pause for as long as the wall clock of a worker was set back.
     """
 
     def __init__(self, scheduler: Scheduler, vigil: Vigil) -> None:
@@ -103,14 +101,11 @@ _LOOK_S: Final = 0.25
 class Admission:
     """The workers of a scheduler that have been asked to run ranks.
 
-    Problem: Dask gives a registered worker plugin to every worker that ever joins the scheduler. One without dsgd
-    cannot unpickle it, and refuses to start. And Dask answers a client at once if another client is installing the
-    plugin: the first orders then find workers that do not understand them, and end their streams.
-
-    Method: the scheduler plugin installs that of workers itself, on the workers that are there when a job asks for
-    some. What it sends is pickled by value and needs nothing of dsgd. On the worker it compares versions, installs the
-    plugin if they agree, and sends a message with its answer. Only workers that have said that they are ready are
-    planned with. One that has no dsgd, or another version, keeps nothing of ours and is left out, with the reason.
+    A worker plugin that is registered with Dask goes to every worker that ever joins, and one without dsgd then refuses
+    to start. So the scheduler plugin installs that of workers itself, on those that are there when a job asks for some.
+    What it sends is pickled by value and needs nothing of dsgd; on the worker it compares versions, installs the plugin
+    if they agree, and sends a message with its answer. Only workers that have said that they are ready are planned
+    with; others keep nothing of ours and are left out, with the reason.
     """
 
     def __init__(self, scheduler: Scheduler, silence_s: Callable[[str], float]) -> None:

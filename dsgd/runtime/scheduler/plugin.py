@@ -20,32 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dsgd.errors import VersionMismatchError
-from dsgd.runtime.dask_internals import (
-    cancel_task,
-    departure,
-    forget_replicas,
-    has_dashboard,
-    needed_workers,
-    offers,
-    pause_worker,
-    plugins_of,
-    published_tasks,
-    remove_worker,
-    resume_worker,
-    serve,
-    state_of,
-    tell_worker,
-)
+from dsgd.runtime import dask_internals, messages
 from dsgd.runtime.logs import keep_log
-from dsgd.runtime.messages import (
-    FIT_PREFIX,
-    HEARTBEAT,
-    JOB_ORDER,
-    LOADED_VERSION,
-    MEMBER_END,
-    MEMBER_EVENT,
-    WORKER_ANSWER,
-)
 from dsgd.runtime.metrics import OF_SCHEDULER
 from dsgd.runtime.scheduler.jobs import Admission, Pings, Vigil, drives, fit_of, list_rows
 from dsgd.runtime.scheduler.registry import Registry
@@ -59,7 +35,7 @@ if TYPE_CHECKING:
 LOG_TOPIC: Final = "dsgd"
 
 _SCHEDULER_PREFIX: Final = "dsgd-gangs-"
-SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
+SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{messages.LOADED_VERSION}"
 _SETTLE_STEP_S: Final = 0.05
 _SETTLE_STEPS: Final = 40
 # Of the longest gap between heartbeats so far, after how many a worker may be hung.
@@ -76,7 +52,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def __init__(self) -> None:
         # Sent with the plugin, while all other code here is of the version that the scheduler has loaded.
-        self.sent_by = LOADED_VERSION
+        self.sent_by = messages.LOADED_VERSION
 
     async def start(self, scheduler: Scheduler) -> None:
         """Install the handlers in the scheduler."""
@@ -92,7 +68,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._vigil = Vigil()
         self._pings = Pings(scheduler, self._vigil)
         self.admission = Admission(scheduler, self._pings.silence_s)
-        before = plugins_of(scheduler).get(self.name)
+        before = dask_internals.plugins_of(scheduler).get(self.name)
         if isinstance(before, GangSchedulerPlugin):
             # Installed again: its jobs continue.
             self.registry, self._changed = before.registry, before._changed
@@ -102,7 +78,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             self.admission = before.admission
             before._next_tick.cancel()
         self._tick()
-        serve(
+        dask_internals.serve(
             scheduler,
             {
                 "dsgd_survey": self.survey,
@@ -121,14 +97,14 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_cancel": self.cancel,
             },
             {
-                MEMBER_EVENT: self.member_event,
-                MEMBER_END: self.member_end,
-                HEARTBEAT: self.heartbeat,
-                WORKER_ANSWER: self.admission.answer,
+                messages.MEMBER_EVENT: self.member_event,
+                messages.MEMBER_END: self.member_end,
+                messages.HEARTBEAT: self.heartbeat,
+                messages.WORKER_ANSWER: self.admission.answer,
             },
         )
         OF_SCHEDULER.expose(self.registry)
-        if has_dashboard(scheduler):
+        if dask_internals.has_dashboard(scheduler):
             # So bokeh is loaded.
             from dsgd.runtime.scheduler.dashboard import attach
 
@@ -146,14 +122,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
     ) -> dict[str, Any]:
         """Return the workers, and for each block its size, its holders, and whether it is still available.
 
-        Workers are those that can run ranks and, apart, those of them that Dask has paused because their memory is
-        full. ``left_out`` says why others cannot.
-
-        Waits briefly if workers have just registered: a job right after the start of a cluster would otherwise run on
-        the first few.
+        Workers are those that can run ranks and, apart, those that Dask has paused because their memory is full;
+        ``left_out`` says why others cannot. Waits briefly if workers have just registered: else a job would run on the
+        first few.
         """
         for _ in range(_SETTLE_STEPS):
-            if all(state_of(ws) != "init" for ws in self.scheduler.workers.values()):
+            if all(dask_internals.state_of(ws) != "init" for ws in self.scheduler.workers.values()):
                 break
             await asyncio.sleep(_SETTLE_STEP_S)
         await self.admission.ask(hung_s, at_most_s)
@@ -163,7 +137,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             holders = [ws.address for ws in task.who_has or ()] if task is not None else []
             nbytes = max(task.nbytes, 0) if task is not None else 0
             blocks.append({"nbytes": nbytes, "holders": holders, "known": task is not None})
-        meant = [ws for ws in self.scheduler.workers.values() if offers(ws, names, resources or {})]
+        meant = [ws for ws in self.scheduler.workers.values() if dask_internals.offers(ws, names, resources or {})]
         refused = self.admission.refused
         return {
             "workers": self._workers(meant, "running"),
@@ -176,11 +150,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def silence(self, workers: Sequence[str], keys: Sequence[Any]) -> tuple[float, str, str]:
         """Return for how long a worker that a client waits for was not heard of: seconds, address and host.
 
-        Workers are asked when this is called: clients that wait call it about every second. The silence is endless
-        where a key needs a worker that has left.
+        The silence is endless where a key needs a worker that has left.
         """
         silences = [(self._pings.silence_s(address), address) for address in workers]
-        for any_of in needed_workers(self.scheduler, keys):
+        for any_of in dask_internals.needed_workers(self.scheduler, keys):
             there = [address for address in any_of if address in self.scheduler.workers]
             silences.append(min(((self._pings.silence_s(each), each) for each in there), default=(inf, any_of[0])))
         silence_s, worker = max(silences, default=(0.0, ""))
@@ -219,21 +192,19 @@ class GangSchedulerPlugin(SchedulerPlugin):
         }
 
     async def set_aside(self, workers: Sequence[str], keys: Sequence[Any], remove: bool) -> None:
-        """Set hung workers aside until their heartbeats return.
+        """Set hung workers aside until their heartbeats return: Dask gives them no new tasks meanwhile.
 
-        Dask gives them no new tasks meanwhile, as if their memory were full. Blocks of the job that only they hold are
-        given up, so that Dask computes them again or the client sends them again; tasks and data of other users are
-        left alone.
+        Blocks of the job that only they hold are given up and made again; tasks and data of other users are left alone.
         """
         stimulus = f"dsgd-hung-{monotonic()}"
         for ws in [self.scheduler.workers[name] for name in workers if name in self.scheduler.workers]:
             if remove:
-                await remove_worker(self.scheduler, ws, stimulus)
+                await dask_internals.remove_worker(self.scheduler, ws, stimulus)
                 continue
-            if state_of(ws) == "running":
+            if dask_internals.state_of(ws) == "running":
                 self._aside[ws.address] = ws.last_seen
-                pause_worker(self.scheduler, ws, stimulus)
-            forget_replicas(self.scheduler, ws, keys, stimulus)
+                dask_internals.pause_worker(self.scheduler, ws, stimulus)
+            dask_internals.forget_replicas(self.scheduler, ws, keys, stimulus)
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return all jobs and detached fits, newest first."""
@@ -241,10 +212,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def cancel(self, job_id: str, reason: str) -> bool:
         """Stop a job or a detached fit; return whether it had not ended yet."""
-        name = f"{FIT_PREFIX}{job_id}"
+        name = f"{messages.FIT_PREFIX}{job_id}"
         task = self.scheduler.tasks.get(name)
         if task is not None and task.state not in ("memory", "erred"):
-            cancel_task(self.scheduler, name, reason)
+            dask_internals.cancel_task(self.scheduler, name, reason)
             for client in {job.client for job in self.registry.jobs.values() if drives(job.client, name)}:
                 self.registry.stop_of(client, reason)
             return True
@@ -296,7 +267,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def remove_worker(self, scheduler: Scheduler, worker: str, *, stimulus_id: str = "", **kwargs: Any) -> None:
         """Stop the job of a worker that left."""
-        how = departure(stimulus_id)
+        how = dask_internals.departure(stimulus_id)
         self._heard.pop(worker, None)
         self._gaps.pop(worker, None)
         self._aside.pop(worker, None)
@@ -314,7 +285,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
         """Keep adaptive scaling from removing a worker of a gang, or one that drives a detached fit."""
-        needed = self.registry.leases.keys() | {task.worker for task in published_tasks(scheduler, FIT_PREFIX)}
+        needed = self.registry.leases.keys() | {
+            task.worker for task in dask_internals.published_tasks(scheduler, messages.FIT_PREFIX)
+        }
         return [ws for ws in workers if ws.address not in needed]
 
     async def before_close(self) -> None:
@@ -339,23 +312,23 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "busy": ws.address in self.registry.leases,
             }
             for ws in meant
-            if state_of(ws) == state and ws.address in self.admission.ready
+            if dask_internals.state_of(ws) == state and ws.address in self.admission.ready
         ]
 
     def _give_way(self, scheduler: Scheduler) -> None:
         """Refuse to run beside jobs of another version; remove another version without jobs."""
-        if self.sent_by != LOADED_VERSION:
+        if self.sent_by != messages.LOADED_VERSION:
             raise VersionMismatchError(
-                f"this client has dsgd {self.sent_by}, but the scheduler has dsgd {LOADED_VERSION} loaded. "
+                f"this client has dsgd {self.sent_by}, but the scheduler has dsgd {messages.LOADED_VERSION} loaded. "
                 "Install the same version everywhere, and restart what runs."
             )
-        plugins = plugins_of(scheduler)
+        plugins = dask_internals.plugins_of(scheduler)
         for name in [name for name in plugins if name.startswith(_SCHEDULER_PREFIX) and name != self.name]:
             other = plugins[name]
             n_jobs = len(other.registry.jobs)
             if n_jobs:
                 raise VersionMismatchError(
-                    f"this client has dsgd {LOADED_VERSION}, but {n_jobs} job(s) of dsgd "
+                    f"this client has dsgd {messages.LOADED_VERSION}, but {n_jobs} job(s) of dsgd "
                     f"{name.removeprefix(_SCHEDULER_PREFIX)} hold workers of this cluster or wait for them. Fit again "
                     "when they are over, or use the same version everywhere."
                 )
@@ -365,10 +338,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def _tick(self) -> None:
         """Find workers that have stopped sending heartbeats, and those whose heartbeats have returned.
 
-        Heartbeats come from the event loop of the worker, which keeps running beside a kernel of any length that has
-        released the interpreter lock, as ours do. They are not Dask's own, which pause after the wall clock of a worker
-        was set back. Arrival times are measured here, by a monotonic clock. A worker whose heartbeats come late, since
-        its machine has more to do than it can, is given several times the longest gap between two of them.
+        They come from the event loop of the worker, which runs beside a kernel of any length that has released the
+        interpreter lock. They are not Dask's own, which pause after the wall clock of a worker was set back. A worker
+        whose heartbeats come late, since its machine has more to do than it can, is given several times the longest gap
+        between two of them.
         """
         # By the clock of the event loop: timers of tornado pause after the wall clock was set back.
         self._next_tick = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
@@ -393,10 +366,13 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def _take_back(self, worker: str) -> None:
         """Let Dask use a worker again after it was set aside."""
         if self._aside.pop(worker, None) is not None and worker in self.scheduler.workers:
-            resume_worker(self.scheduler, self.scheduler.workers[worker], f"dsgd-heard-{monotonic()}")
+            dask_internals.resume_worker(self.scheduler, self.scheduler.workers[worker], f"dsgd-heard-{monotonic()}")
 
     def _send(self, worker: str, message: dict[str, Any]) -> None:
-        if tell_worker(self.scheduler, worker, {"op": JOB_ORDER, **message}) and message["action"] == "open":
+        if (
+            dask_internals.tell_worker(self.scheduler, worker, {"op": messages.JOB_ORDER, **message})
+            and message["action"] == "open"
+        ):
             # Silence begins when heartbeats are asked for.
             self._heard[worker] = monotonic()
             self._gaps.pop(worker, None)
@@ -429,5 +405,5 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
 
 def _registry_of(scheduler: Scheduler) -> Registry:
-    plugin: GangSchedulerPlugin = plugins_of(scheduler)[SCHEDULER_PLUGIN]
+    plugin: GangSchedulerPlugin = dask_internals.plugins_of(scheduler)[SCHEDULER_PLUGIN]
     return plugin.registry

@@ -180,11 +180,7 @@ class Registry:
                 self._tell(worker, "end", job)
 
     def close(self, job_id: str) -> None:
-        """End a job: its workers forget it, and its leases go to the next job.
-
-        A member that is still running (it has not yet read its abort flag) keeps its worker until it ends, up to a
-        limit.
-        """
+        """End a job: its workers forget it; the next job gets its leases, those of running members when they end."""
         job = self.jobs.get(job_id)
         if job is None or job.phase == "closed":
             return

@@ -1,6 +1,6 @@
 """Training on one rank: the loop of local steps, synchronisation and the ledger.
 
-`loop` is the rank program and `run` its set-up. `rounds` and `visits` are what happens within an epoch, `epoch` what
+`loop` is the rank program. `rounds` has its set-up, and with `visits` what happens within an epoch, `epoch` what
 happens at its end. `job` is the input and the output, `state` the state of training between two rounds. `decisions` has
 the stopping rule and the deadlines of peers, `snapshots` says what is kept for a restart. The other modules are parts
 of the loop for one kind of strategy each, or keep its state. Nothing here depends on Dask. Called by `dsgd.estimators`,

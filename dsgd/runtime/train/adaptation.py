@@ -44,20 +44,15 @@ class _Steps(Protocol):
 
 
 class Adaptation:
-    """What one rank does between two decisions.
+    """What one rank does between two decisions of how often to exchange, which all make from the same numbers.
 
-    Problem: ranks must change how often they synchronise, all at the same round and from what all of them have
-    measured, in fits that are over in milliseconds.
-
-    Method: the strategy says in how many synchronisations ranks decide next. The model before that round is copied, and
-    the measurements of this rank since the last decision are sent with its exchange; then the rest of the epoch is cut
-    into new rounds. All other rounds are those of a fixed period, so that many of them may run inside one kernel.
+    The strategy says in how many synchronisations ranks decide next. The model before that round is copied, and the
+    measurements of this rank since the last decision are sent with its exchange; then the rest of the epoch is cut into
+    new rounds. All other rounds are those of a fixed period, so that many of them may run inside one kernel.
 
     Seconds are (lower) medians of the rounds that the ledger has timed, without the first ones of a training, when
     caches are cold and peers late. For the wire they are minima: disturbances come as often per second, however rare
-    exchanges are.
-
-    Cost: per decision two passes over the model, and what the strategy adds to its message; otherwise nothing.
+    exchanges are. Cost: per decision two passes over the model, and what the strategy adds to its message.
     """
 
     def __init__(
@@ -261,11 +256,10 @@ class PooledRates:
 
 
 class EpochWeights:
-    """The weights of one rank, epoch by epoch.
+    """The weights of one rank, epoch by epoch, from the schedule, the step counters of ranks and their steps.
 
-    The rates of the steps of an epoch follow from the schedule, the step counter of each rank at its start and the
-    number of its steps. All ranks know all of that, so that they compute the same weights without a message; only when
-    training resumes from a saved state do they exchange their step counters.
+    All ranks know these, so that they compute the same weights without a message; they exchange their step counters
+    only when training resumes from a saved state.
     """
 
     def __init__(

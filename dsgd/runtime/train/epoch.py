@@ -24,13 +24,11 @@ from dsgd.ledger import PHASES, WAIT, WIRE, RankLedger
 from dsgd.local import SGD, Objective, Shard
 from dsgd.local.base import Evaluation
 from dsgd.local.objective import Deviance
-from dsgd.local.sgd import is_finite
-from dsgd.local.sgd_state import SGDState
+from dsgd.local.sgd import SGDState, is_finite
 from dsgd.progress import ProgressEvent
 from dsgd.runtime.progress import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.job import Divergence, EpochRecord, Validation, best_of
-from dsgd.runtime.train.rounds import Rounds
-from dsgd.runtime.train.run import Run
+from dsgd.runtime.train.rounds import Rounds, Run
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import BestModel, settle_suffix
 from dsgd.runtime.train.visits import charge_visit
@@ -44,12 +42,8 @@ _PERIOD_S: Final = 0.2
 class ProgressAccount:
     """The account of a rank of where its time went and, on rank 0, that of all ranks.
 
-    Problem: only a rank knows where its time went, and only rank 0 speaks.
-
-    Method: with the control message of an epoch every rank sends rank 0 the seconds of the phases of its ledger. From
-    two of them rank 0 has the share of communication in between. It makes an event when the last one is 0.2 s old, so
-    that a fit of very short epochs pays for a few additions in each of them and for five events a second. Cost: five
-    numbers per rank in a message that is sent anyway.
+    With the control message of an epoch every rank sends rank 0 the seconds of its phases. Rank 0 makes an event of two
+    of them when the last one is 0.2 s old, so that a fit of very short epochs pays for a few additions in each.
     """
 
     def __init__(
@@ -123,12 +117,10 @@ def gather_models(run: Run) -> FloatMatrix:
 
 
 def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> tuple[FloatVector | None, int]:
-    """Turn the model of each rank into the one that training returns if it ends now; called by all ranks.
+    """Turn the model of each rank into the one that training returns if it ends now; all call it, between epochs.
 
-    That is done once at the end, and earlier, on copies, whenever the model is scored: a score that decides whether
-    training ends must be that of the model it would return, not of the model of one rank.
-
-    Between two epochs, where nothing is under way; the state of training stays as it is.
+    That is done at the end, and on copies whenever the model is scored: a score that decides whether training ends must
+    be that of the model it would return.
     """
     at, group, ledger, strategy = run.at, run.rank.group, run.rank.ledger, run.job.strategy
     dual, vector = None, params
@@ -182,19 +174,10 @@ _MOST_ROWS, _LEAST_ROWS, _MOST_ENTRIES = 8192, 512, 2**20
 def divergence_of(run: Run, params: FloatVector) -> Divergence | None:
     """Return by what the objective has risen in training; None if it has not, and on other ranks than 0.
 
-    Problem: steps that are too long for the rows raise the loss without bound, or leave it where slopes are clipped.
-    The stopping rule only sees epochs that no longer improve.
-
-    Method: the mean loss of the last epoch, which is known, is compared with that of the first and with that of a model
-    of zeros, which needs no rows, only targets. Where it is above one of them, rank 0 evaluates the objective of the
-    first and of the last model on rows from everywhere in its own.
-
-    A classifier may be right although its scores are far too large, and where the features say nothing of the classes
-    its objective stays above the one of zeros after the first steps of the default schedule, which are long. Neither
-    has converged. Of no use is only one that is right no more often than by the largest class, and whose loss does not
-    fall.
-
-    Cost: a pass over some targets of a rank. Of a fit that seems to diverge two more over some rows, and no message.
+    The mean loss of the last epoch is compared with that of the first and with that of a model of zeros, which needs
+    only targets. Where it is above one of them, rank 0 evaluates the first and the last model on rows from everywhere
+    in its own. A classifier may be right although its scores are far too large, or its features say nothing of the
+    classes: of no use is only one that is right no more often than by the largest class, and whose loss does not fall.
     """
     job, shard, history = run.job, run.data.shard, run.at.history
     optimizer: Any = job.optimizer
@@ -328,8 +311,7 @@ class EpochEnd:
     def _check_ends_equal(self) -> None:
         """Raise on all ranks if their models differ after the first epoch, though the strategy says that they do not.
 
-        Where it is wrong, ranks go on from different models, and training returns that of one of them. Strategies of
-        the package are tested for it, so that only others send a number for it.
+        Strategies of the package are tested for it, so that only others send a number for it.
         """
         strategy, ledger = self._job.strategy, self._rank.ledger
         if self._rank.size == 1 or type(strategy).__module__.partition(".")[0] == __name__.partition(".")[0]:

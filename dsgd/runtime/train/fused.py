@@ -18,7 +18,7 @@ from dsgd.comm.memory.segment import Window
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, Shard
 from dsgd.local.base import AbstractRows
-from dsgd.local.sgd_state import SGDState
+from dsgd.local.sgd import SGDState
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.visits import MOST_ENTRIES_PER_CALL, entries_per_call
@@ -61,13 +61,11 @@ def window_for(rank: Rank, strategy: AbstractStrategy[Any], vector: FloatVector)
 
 
 class FusedRounds:
-    """Runs rounds of one rank inside a kernel.
+    """Runs rounds of one rank inside a kernel, since Python costs more than steps and sums where averages are frequent.
 
-    With an average after every few rows, Python costs more than steps and sums together. Where ranks see each other's
-    memory and have a core each (`dsgd.comm.memory.segment`: threads, processes of a host) rounds go to
-    `dsgd.kernels.rounds`. A call lasts about `CALL_S`, as rank 0 measures it, and all ranks return after the same round
-    to read abort flags and do all other work between rounds. Cost per round on two cores: see
-    `benchmarks/communication/rounds.py`.
+    Where ranks see each other's memory and have a core each rounds go to `dsgd.kernels.rounds`. A call lasts about
+    `CALL_S`, as rank 0 measures it, and all ranks return after the same round to read abort flags and do all other
+    work.
 
     - `vector`, shape (n_params,) or (n_params + 1,): what is averaged, in the memory of the model; see
       `TrainState.vector`.
@@ -159,12 +157,10 @@ _MOST_ROUNDS: Final = 256
 
 
 class OffloadedRounds:
-    """Hands rounds of one rank to the wire.
+    """Hands rounds of one rank to a wire that runs collectives as a whole (`dsgd.comm.base`).
 
-    Of a thousand simulated ranks each takes a step of a microsecond in a round, and its thread and the rank loop a
-    hundred. Where the wire runs collectives as a whole (`dsgd.comm.base`) rounds go to it: what each rank does in a
-    round, and how long that would take. The last rank to come does the work of all, round by round, and adds up the
-    models; the seconds of each round are those of ordinary ones.
+    The last rank to come does the work of all, round by round, and adds up the models: a step of a simulated rank takes
+    a microsecond, and its thread and the rank loop a hundred. The seconds of each round are those of ordinary ones.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from dsgd.local import AbstractLocalOptimizer, AbstractState
 from dsgd.local.base import AbstractRows
 from dsgd.local.objective import Deviance
-from dsgd.local.sgd_state import SGDState
+from dsgd.local.sgd import SGDState
 from dsgd.local.shard import split
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState
 from dsgd.runtime.progress import Straggler

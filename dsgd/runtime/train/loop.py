@@ -1,19 +1,16 @@
 """The rank loop: epochs and rounds of local steps, synchronisation and the ledger.
 
-**Epochs of a rank that has nobody to exchange with: steps, and the stopping rule.**
-
-Problem: an epoch of few rows takes some microseconds. A round of exchange, and sums over ranks of which there is one,
-take eighty.
-
-Method: what they would find out is done directly. Models, losses, objectives, records and the ledger are those of the
-usual way, to the bit; where a number looks as if training were over, the usual way ends the epoch.
-
-Threads, Dask workers and any other gang run this same program. A run is set up once (`dsgd.runtime.train.run`). An
-epoch is cut into the same number of rounds on every rank; in each round a rank works on its slice of rows and then, if
-the strategy says so, synchronises (`dsgd.runtime.train.rounds`). If the strategy finds its period during training, the
-rest of an epoch is cut into new rounds (`dsgd.runtime.train.adaptation`). At the end of an epoch ranks sum one short
-message and so agree whether training ends (`dsgd.runtime.train.epoch`). From time to time they take snapshots
+Threads, Dask workers and any other gang run this same program. A run is set up once, and an epoch is cut into the same
+number of rounds on every rank; in each round a rank works on its slice of rows and then, if the strategy says so,
+synchronises (`dsgd.runtime.train.rounds`). If the strategy finds its period during training, the rest of an epoch is
+cut into new rounds (`dsgd.runtime.train.adaptation`). At the end of an epoch ranks sum one short message and so agree
+whether training ends (`dsgd.runtime.train.epoch`). From time to time they take snapshots
 (`dsgd.runtime.train.snapshots`).
+
+An epoch of few rows takes some microseconds; a round of exchange, and sums over ranks of which there is one, take
+eighty. So a rank that has nobody to exchange with does directly what they would find out. Models, losses, objectives,
+records and the ledger are those of the usual way, to the bit; where a number looks as if training were over, the usual
+way ends the epoch.
 """
 
 from __future__ import annotations
@@ -37,8 +34,7 @@ from dsgd.runtime.train.epoch import (
 )
 from dsgd.runtime.train.fused import takes_plain_steps
 from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
-from dsgd.runtime.train.rounds import Rounds
-from dsgd.runtime.train.run import Run, begin_run
+from dsgd.runtime.train.rounds import Rounds, Run, begin_run
 from dsgd.runtime.train.serving import begin_servers
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import leave, take_over

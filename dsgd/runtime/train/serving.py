@@ -18,7 +18,7 @@ from dsgd.comm.frames import DTYPE_CODES, OP_POST
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SGD, Shard, make_shard
 from dsgd.local.base import AbstractRows
-from dsgd.local.sgd_state import add_to_suffix, begin_suffix, end_suffix, is_in_suffix
+from dsgd.local.sgd import add_to_suffix, begin_suffix, end_suffix, is_in_suffix
 from dsgd.runtime.rank import Mail, Rank, Server
 from dsgd.runtime.train.adaptation import PooledRates, missing_factor
 from dsgd.runtime.train.job import TrainJob

@@ -21,7 +21,7 @@ What belongs to the rows of a rank (`dsgd.local.base.OF_ROWS`) continues only wi
 with others it begins anew. Ranks have different numbers of them: in a table, the shorter ones end in zeros.
 
 Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
-(`dsgd.local.sgd_state.Dual`), of which strategies may remember something too.
+(`dsgd.local.sgd.Dual`), of which strategies may remember something too.
 
 **The state that one call of ``partial_fit`` leaves for the next.** Strategies, compressors and local rules remember
 (momentum, residuals, centres, where random streams are). A user who calls for one epoch at a time wants what one
@@ -40,7 +40,7 @@ with the model of the server.
 Cost: an all-gather of a dozen numbers and eight bytes per vector; a vector that is equal on all ranks is kept once, of
 every other one rank 0 gathers all rows. Where nothing is remembered that is all.
 
-**The mean of the last models of an epoch** (`dsgd.local.sgd_state`). A server and ranks that take the same steps have
+**The mean of the last models of an epoch** (`dsgd.local.sgd`). A server and ranks that take the same steps have
 one model each and take it in after every step. Threads that step on one model take it in so often that it costs little
 alongside their steps, and at the end of an epoch add up what all have seen.
 """
@@ -62,7 +62,7 @@ from dsgd.handover import Handover
 from dsgd.kernels import state as places
 from dsgd.local import SGD, AbstractState
 from dsgd.local.base import OF_ROWS, AbstractRows
-from dsgd.local.sgd_state import Dual, SGDState, begin_suffix, end_suffix
+from dsgd.local.sgd import Dual, SGDState, begin_suffix, end_suffix
 from dsgd.runtime.checkpoints.checkpoint import SavedState, share
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.decisions import StopRule

@@ -18,7 +18,7 @@ from dsgd.kernels.rounds import run_shared_rows
 from dsgd.ledger import COMPUTE
 from dsgd.local import SGD, AbstractState, Residency, Shard
 from dsgd.local.base import AbstractRows
-from dsgd.local.sgd_state import SGDState, add_to_suffix
+from dsgd.local.sgd import SGDState, add_to_suffix
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.decisions import Deadlines
 from dsgd.runtime.train.job import TrainJob
@@ -225,11 +225,10 @@ MAX_GROWTH: Final = 2
 class AnytimeRounds:
     """Runs the rounds of one rank.
 
-    A rank visits its rows in a circle, from where it stopped; that place follows from its step counter, so snapshots
-    need not contain it. The rank checks the clock after every slice of rows. Slices grow to an eighth of the time at
-    the pace so far, so a round ends close to its time although a call of the kernel cannot be interrupted, and a slow
-    rank still visits at least one row. How many rows each has visited is summed before the models are: from that number
-    every rank has its weight, and all of them see at the same moment that the epoch is over.
+    A rank visits its rows in a circle, from a place that follows from its step counter. It checks the clock after every
+    slice of rows; slices grow to an eighth of the time at the pace so far, so a round ends close to its time although a
+    kernel cannot be interrupted, and a slow rank still visits a row. How many rows each has visited is summed before
+    the models are: from that every rank has its weight, and all see at the same moment that the epoch is over.
     """
 
     def __init__(

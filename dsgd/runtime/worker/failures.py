@@ -90,8 +90,8 @@ def pickled_error(error: BaseException) -> bytes:
 def release_frames(error: BaseException) -> None:
     """Let go of what the frames hold that an error has passed, and those of its causes.
 
-    A frame may hold the error, if only by the future that raised it. Arrays, sockets and shared memory in its variables
-    would then stay until the garbage collector finds them, which an idle worker never runs.
+    Their arrays, sockets and shared memory would stay until the garbage collector runs, which an idle worker never
+    does.
     """
     seen: list[BaseException] = []
     found: list[BaseException | None] = [error]

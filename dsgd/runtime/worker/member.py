@@ -1,22 +1,16 @@
 """The member of a gang: the Dask task that runs the ranks of one worker.
 
-Problem: a task that lists its blocks as inputs has all of them in memory before it begins, those that Dask had spilled
-to disk included. Packing needs one at a time.
+A member packs the worker's rows once and runs one or several ranks over them: the first in its own thread, the others
+in threads that it starts and joins. It leaves Dask's thread pool at once (`secede`): interleaved gangs cannot block
+each other, and adaptive scaling leaves the worker alone. It never raises into Dask, which would run it again and fill
+the logs. Instead it reports to the scheduler plugin how it ended, before its sockets close, so that the error of the
+rank that failed is reported before those of its peers.
 
-Method: the rank gets keys, not blocks. To read a block it asks its own worker for it (Dask reads it back from disk if
-it was spilled) or, if the block is elsewhere, the worker that has it; the block is released after reading. Dask does
-not know of the copies sent between workers, so it keeps none of them. Up to a tenth of the worker's memory (Dask's
-limit for data in transit), such copies are kept until the rank has finished with its blocks, so that a second read does
-not transfer them again.
-
-Cost: one hop to the event loop of the worker for a block that is here; one look-up at the scheduler and one transfer
-for one that is not.
-
-A member is one Dask task per worker process. It packs the worker's rows once and runs one or several ranks over them:
-the first in its own thread, the others in threads that it starts and joins. It leaves Dask's thread pool at once
-(`secede`): interleaved gangs cannot block each other, and adaptive scaling leaves the worker alone. It never raises
-into Dask, which would run it again and fill the logs. Instead it reports to the scheduler plugin how it ended, before
-its sockets close, so that the error of the rank that failed is reported before those of its peers.
+A task that lists its blocks as inputs has all of them in memory before it begins, and packing needs one at a time. So
+the rank gets keys. It asks its own worker for a block (Dask reads it back from disk if it was spilled) or, if the block
+is elsewhere, the worker that has it; the block is released after reading. Dask does not know of the copies sent between
+workers, so it keeps none of them. Up to a tenth of the worker's memory (Dask's limit for data in transit) they are kept
+until the rank has finished with its blocks, so that a second read does not transfer them again.
 """
 
 from __future__ import annotations
@@ -52,18 +46,10 @@ from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
 from dsgd.runtime.threads import peak_rss_bytes, run_threads
 from dsgd.runtime.timeouts import Timeouts
+from dsgd.runtime.worker import rendezvous
 from dsgd.runtime.worker.failures import describe, release_frames
 from dsgd.runtime.worker.plugin import store_of
 from dsgd.runtime.worker.process import keep_freed_memory, slow_timers
-from dsgd.runtime.worker.rendezvous import (
-    MemberContext,
-    MemberMailboxes,
-    SchedulerLink,
-    join_gang,
-    on_loop,
-    servers_of,
-    wants_mailboxes,
-)
 from dsgd.runtime.worker.store import JobState, PackedAs, PackedForm
 from dsgd.runtime.worker.wires import WireOptions
 from dsgd.stages import Stage, recorded, recording, stage
@@ -122,7 +108,7 @@ class HeldBlocks(Sequence[Any]):
         deadline = time.monotonic() + self._timeout_s
         while (remaining := deadline - time.monotonic()) > 0:
             problem = f"no worker is known to have block {key!r}"
-            found, travelled = on_loop(
+            found, travelled = rendezvous.on_loop(
                 self._worker, fetch_block(self._worker, key), remaining, problem, self._abort.check
             )
             if found:
@@ -173,7 +159,7 @@ class MemberTask:
     @property
     def servers(self) -> range:
         """Numbers of the servers it runs."""
-        return servers_of(self.orders.mail, self.credentials.member, self.ranks_of)
+        return rendezvous.servers_of(self.orders.mail, self.credentials.member, self.ranks_of)
 
     @property
     def ranks(self) -> range:
@@ -233,7 +219,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
         return _NOTHING
     job.task_key = worker.get_current_task()
     secede()
-    link = SchedulerLink(worker, credentials, task.orders.limits.seconds("scheduler"))
+    link = rendezvous.SchedulerLink(worker, credentials, task.orders.limits.seconds("scheduler"))
     link.started()
     failures = _Failures(link, job)
     here = working_for(credentials.job_id, credentials.epoch, task.ranks[0])
@@ -264,7 +250,7 @@ def _circles_freed(failures: _Failures) -> Iterator[None]:
 class _Failures:
     """Tells the scheduler of the first rank of a member that failed, and then stops the others."""
 
-    def __init__(self, link: SchedulerLink, job: JobState) -> None:
+    def __init__(self, link: rendezvous.SchedulerLink, job: JobState) -> None:
         self._link, self._job = link, job
         self._lock = threading.Lock()
         self.are_told = False
@@ -289,14 +275,16 @@ class _Ends:
     ledgers: dict[int, RankLedger]
     between: AbstractTransport
     transports: list[AbstractTransport]
-    mailboxes: MemberMailboxes | None
+    mailboxes: rendezvous.MemberMailboxes | None
     refused: dict[str, int]
 
 
 class _Member:
     """One member of a gang at work."""
 
-    def __init__(self, task: MemberTask, worker: Worker, job: JobState, link: SchedulerLink, failures: _Failures):
+    def __init__(
+        self, task: MemberTask, worker: Worker, job: JobState, link: rendezvous.SchedulerLink, failures: _Failures
+    ):
         self._task, self._worker, self._job, self._link, self._failures = task, worker, job, link, failures
         self._program: RankProgram
         self._program, self._pack, self._cut, self._args = pickle.loads(task.orders.payload)
@@ -380,17 +368,17 @@ class _Member:
         task, job, orders = self._task, self._job, self._task.orders
         own = [RankLedger(rank) for rank in task.ranks]
         ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
-        context = MemberContext(self._worker, job, task.credentials, orders.wires, orders.timeout_s)
+        context = rendezvous.MemberContext(self._worker, job, task.credentials, orders.wires, orders.timeout_s)
         meters, refused = store_of(self._worker).meters, dict[str, int]()
         meters.begin(ledgers.values())
         cleanup.callback(meters.end, ledgers.values(), refused)
-        between, found = join_gang(context, self._link, own[0])
+        between, found = rendezvous.join_gang(context, self._link, own[0])
         refused |= found
         cleanup.callback(between.close)
         transports = connect_nested(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=orders.timeout_s)
-        mailboxes: MemberMailboxes | None = None
-        if wants_mailboxes(orders.mail, task.ranks_of):
-            mailboxes = MemberMailboxes(context, between, ledgers)
+        mailboxes: rendezvous.MemberMailboxes | None = None
+        if rendezvous.wants_mailboxes(orders.mail, task.ranks_of):
+            mailboxes = rendezvous.MemberMailboxes(context, between, ledgers)
             cleanup.callback(mailboxes.close)
         return _Ends(ledgers, between, transports, mailboxes, refused)
 

@@ -1,24 +1,18 @@
 """The process while ranks run: freed memory is kept, and Dask's profiler and event-loop checks are slowed down.
 
-Problem: Dask starts its workers with a C library that returns memory to the system as soon as it is freed
-(``MALLOC_TRIM_THRESHOLD_``), so that short-lived tables leave nothing behind. A rank allocates arrays of the same few
-sizes again and again, and so pays for new pages each time: a twentieth of the time of a kernel SVM, and half of that in
-which half a million rows are put in order.
+Dask starts its workers with a C library that returns memory to the system as soon as it is freed
+(``MALLOC_TRIM_THRESHOLD_``). A rank allocates arrays of the same few sizes again and again, and so pays for new pages
+each time: a twentieth of the time of a kernel SVM, and half of that in which half a million rows are put in order. Only
+glibc has these thresholds, and adapts them by itself unless one is set. They apply to the whole process, so users are
+counted: the lowest limit of all applies, and the last one restores them. What is kept is at most a share of the memory
+of the worker. Source: mallopt(3) and malloc_trim(3) of the Linux man-pages.
 
-Only glibc has these thresholds, and adapts them by itself unless one is set; so this has an effect only if the
-environment sets one. They apply to the whole process, so users are counted: the lowest limit of all applies, and the
-last one restores them. What is kept is missing to others who share the worker: it is at most a share of its memory.
-
-Source: mallopt(3) and malloc_trim(3) of the Linux man-pages.
-
-Problem: a worker samples the threads of its tasks a hundred times a second for the profile page of the dashboard, and
-worker, nanny and scheduler measure the delay of their event loops fifty times a second. If ranks use all cores, each of
-these interrupts a rank, and the other ranks wait for it in the next round: a twentieth of the time of a kernel SVM on
-two workers and two cores. The profile would only show waiting threads, because Dask does not know those of ranks.
-
-A worker is slowed from the start of its member of a gang to its end: many workers on few cores also wait for each other
-while they meet. A scheduler and its nannies are, while the job runs, if they live in the process of the client, as
-those of a ``LocalCluster`` do. It is counted how many want a timer slow: jobs may share it.
+A worker samples the threads of its tasks a hundred times a second, and worker, nanny and scheduler measure the delay of
+their event loops fifty times a second. If ranks use all cores, each of these interrupts a rank, and the other ranks
+wait for it: a twentieth of the time of a kernel SVM on two workers and two cores. A worker is slowed from the start of
+its member of a gang to its end: many workers on few cores also wait for each other while they meet. A scheduler and its
+nannies are, while the job runs, if they live in the process of the client. Jobs may share a timer, so it is counted how
+many want it slow.
 """
 
 from __future__ import annotations

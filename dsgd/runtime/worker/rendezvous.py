@@ -99,11 +99,10 @@ class SchedulerLink:
         return names
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
-        """Say how this member ended: a failure at once if that can be, and in any case before its task ends.
+        """Say how this member ended: a failure before its sockets close, since its peers would tell of that first.
 
-        A failure is to be known before the sockets of this member close: its peers would tell of that first. Nobody
-        waits for the news that all is well. What the scheduler, or the way there, is too slow for goes over the stream
-        of messages that tells of tasks, too, which brings everything in the end; the scheduler listens once.
+        Nobody waits for the news that all is well. What the scheduler is too slow for goes over the stream of messages
+        that tells of tasks, too, which brings everything in the end; the scheduler listens once.
         """
         told = None if failure is None else dict(failure)
         try:

@@ -89,17 +89,8 @@ def lines_of(
 ) -> list[Line]:
     """Return a line for each group of cells that has points, by its name.
 
-    Parameters
-    ----------
-    groups : mapping of str to sequence
-        The cells of each line.
-    x, y : callable or str
-        The coordinates of a cell, or of what an attribute names; of the column y its median and range. None is no
-        point.
-    looks : mapping, optional
-        How some lines look that do not look like the others.
-    **style
-        See `dsgd.report.Line`.
+    `x` and `y` are of a cell, or an attribute of it; of the column y its median and range. None is no point. `looks`
+    says how some lines differ from what `style` says of all.
     """
     of_x: Callable[[Any], Any] = attrgetter(x) if isinstance(x, str) else x
     of_y: Callable[[Any], Any] = (lambda cell: cell.stat(y)) if isinstance(y, str) else y

@@ -273,15 +273,7 @@ class Stat(NamedTuple):
 
 
 class Cell:
-    """Rows that differ only in the seed or the repetition; what they agree in is an attribute.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        The rows.
-    value : callable, optional
-        Takes a row and the name of a column; returns what counts as its value.
-    """
+    """Rows that differ only in the seed or the repetition; what they agree in is an attribute."""
 
     def __init__(self, rows: Sequence[Row], value: Callable[[Row, str], float | None] = Row.get) -> None:
         self.rows, self._value = rows, value
@@ -297,13 +289,7 @@ class Cell:
         return Stat.of(self._value(row, name) for row in self.rows)
 
     def median(self, name: str) -> float:
-        """Return the median of a column.
-
-        Raises
-        ------
-        KeyError
-            If no row has it.
-        """
+        """Return the median of a column."""
         stat = self.stat(name)
         if stat is None:
             raise KeyError(name)

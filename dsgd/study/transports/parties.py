@@ -270,8 +270,8 @@ def take_rounds(
     """Make rounds, a message each way; return what a row says of them, and what came last.
 
     - step: makes a round with what came in the one before, and returns what came.
-    - count: returns what both processes have counted. Without it rounds are timed: the median seconds of one, the
-      lowest, and how many there were; else each of `COUNTS` of both processes, for one of the two messages of a round.
+    - count: what both processes have counted, returned for one message; without it rounds are timed (median, lowest,
+      n).
     - agree: returns the seconds of a round that both ends go by.
     """
     held = None
