@@ -112,7 +112,7 @@ def _clusters(
     if not calibration:
         return {name: SimulatedCluster(ranks, name, None, stragglers, seed) for name in network or ["1GbE"]}
     twins = {path: open_costs(path).model.calibration for path in calibration}
-    places = {path: (twin.network, twin.compute) for path, twin in twins.items()}
+    places: dict[str, tuple[Any, Any]] = {path: (twin.network, twin.compute) for path, twin in twins.items()}
     places |= {
         name if len(twins) == 1 else f"{name}, cores of {path}": (name, twin.compute)
         for name in network or ()

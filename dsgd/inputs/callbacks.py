@@ -83,7 +83,8 @@ def _spent(ledger: Ledger) -> list[tuple[float, float]]:
     if not found:
         return []
     n_epochs = min(map(len, found))
-    total = sum(epochs[-n_epochs:] for epochs in found)
+    first, *others = (epochs[-n_epochs:] for epochs in found)
+    total = sum(others, start=first)
     return [(int(n_bytes), seconds / len(found)) for n_bytes, seconds in total.tolist()]
 
 
