@@ -122,6 +122,17 @@ def compute(rank: Rank, data: Any, seconds: float) -> float:
     return float(total[0])
 
 
+def keep_loop_busy(seconds: float, dask_worker: Any) -> None:
+    """Have the event loop of a worker do nothing else for some seconds."""
+
+    def work() -> None:
+        stop = time.monotonic() + seconds
+        while time.monotonic() < stop:
+            sum(range(100_000))
+
+    dask_worker.loop.add_callback(work)
+
+
 def sums_of(rank: Rank, data: Any, sizes: Sequence[int]) -> list[bytes]:
     """Return the bytes of all-reduced random vectors of these lengths."""
     rng = np.random.default_rng(rank.number)

@@ -215,6 +215,18 @@ def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
     assert result.value == 2.0
 
 
+def test_a_worker_that_is_at_work_is_no_hung_rank(client: Client) -> None:
+    """An event loop that is too busy to send heartbeats ends no job, unless it is for four times as long."""
+
+    def keep_busy() -> None:
+        [worker] = rank_workers(client)[1:]
+        client.run(programs.keep_loop_busy, 5.0, workers=[worker])
+
+    begin = time.monotonic()
+    assert on_ranks(client, programs.spin, 6.0, timeouts=Timeouts(hung=2.0), on_event=once(keep_busy)).value > 0
+    assert time.monotonic() - begin >= 5.0
+
+
 @pytest.mark.slow
 def test_a_clock_that_is_set_back_is_no_hung_rank(client: Client) -> None:
     """A wall clock that jumps back by an hour, and with it the timers of Dask that rest, ends no job and no wait."""

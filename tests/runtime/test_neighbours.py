@@ -84,7 +84,7 @@ def test_a_function_of_another_user_costs_it_no_worker(client: Client, neighbour
             blocks=client.map(_block, range(3), pure=False),
             on_event=once(lambda: begun.append(hold())),
             on_failure="restart",
-            timeouts=Timeouts(hung=3.0),
+            timeouts=Timeouts(hung=1.5),
         )
     assert result.value == 2
     assert sum(stats["n_blocks"] for stats in result.stats) == 3

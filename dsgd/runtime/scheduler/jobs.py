@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import cloudpickle
+import psutil
 
 from dsgd.runtime.dask_internals import add_worker_plugin, make_installer, ping_worker, published_tasks, state_of
 from dsgd.runtime.messages import FIT_PREFIX, LOADED_VERSION, WORKER_ANSWER, local_versions
@@ -49,6 +51,44 @@ class Vigil:
         """Return the seconds awake since `heard_at`, the time of the last message of a sender."""
         self.look()
         return self._looked_at - max(heard_at, self._awake_since)
+
+
+class Pulses:
+    """Whether the event loops of workers on this machine are at work, though nothing is heard of them.
+
+    A loop that waits for its core, or for the interpreter lock while a kernel is compiled, sends no heartbeats; nor
+    does one that hangs. The first uses its core now and then, the second does not. Of workers elsewhere nothing is
+    known.
+    """
+
+    def __init__(self) -> None:
+        self._threads: dict[str, tuple[psutil.Process, int]] = {}
+        self._spent_s: dict[str, float] = {}
+
+    def hear(self, worker: str, pid: int, began: float, thread: int) -> None:
+        """Record a heartbeat: its process, when that began, and the thread of its event loop."""
+        self._spent_s.pop(worker, None)
+        if worker not in self._threads:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                # Another machine, or another container, has other processes of the same numbers.
+                if process.create_time() == began:
+                    self._threads[worker] = process, thread
+
+    def beats(self, worker: str) -> bool:
+        """Return whether the loop of a silent worker has used its core since this was first asked in its silence."""
+        if worker not in self._threads:
+            return False
+        process, thread = self._threads[worker]
+        with contextlib.suppress(psutil.Error):
+            spent_s = sum(one.user_time + one.system_time for one in process.threads() if one.id == thread)
+            return spent_s > self._spent_s.setdefault(worker, spent_s)
+        return False
+
+    def forget(self, worker: str) -> None:
+        """Forget a worker that left."""
+        self._threads.pop(worker, None)
+        self._spent_s.pop(worker, None)
 
 
 class Pings:

@@ -23,7 +23,7 @@ from dsgd.errors import VersionMismatchError
 from dsgd.runtime import dask_internals, messages
 from dsgd.runtime.logs import keep_log
 from dsgd.runtime.metrics import OF_SCHEDULER
-from dsgd.runtime.scheduler.jobs import Admission, Pings, Vigil, drives, fit_of, list_rows
+from dsgd.runtime.scheduler.jobs import Admission, Pings, Pulses, Vigil, drives, fit_of, list_rows
 from dsgd.runtime.scheduler.registry import Registry
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._heard: dict[str, float] = {}
         self._gaps: dict[str, float] = {}
         self._aside: dict[str, float] = {}
-        self._vigil = Vigil()
+        self._vigil, self._pulses = Vigil(), Pulses()
         self._pings = Pings(scheduler, self._vigil)
         self.admission = Admission(scheduler, self._pings.silence_s)
         before = dask_internals.plugins_of(scheduler).get(self.name)
@@ -75,6 +75,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             self._heard, self._gaps = before._heard, before._gaps
             self._meetings = before._meetings
             self._aside, self._vigil, self._pings = before._aside, before._vigil, before._pings
+            self._pulses = before._pulses
             self.admission = before.admission
             before._next_tick.cancel()
         self._tick()
@@ -255,8 +256,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """Record that a member has ended, unless that is known."""
         self.registry.finish(job_id, epoch, token, member, failure)
 
-    def heartbeat(self, worker: str) -> None:
-        """Record a heartbeat of the event loop of a worker."""
+    def heartbeat(self, worker: str, pid: int, began: float, thread: int) -> None:
+        """Record a heartbeat of the event loop of a worker, which is a thread of its process."""
+        self._pulses.hear(worker, pid, began, thread)
         if worker in self._heard:
             gap_s = self._vigil.silence_s(self._heard[worker])
             self._gaps[worker] = max(gap_s, self._gaps.get(worker, 0.0))
@@ -272,6 +274,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self._gaps.pop(worker, None)
         self._aside.pop(worker, None)
         self._pings.forget(worker)
+        self._pulses.forget(worker)
         self.admission.forget(worker)
         self.registry.worker_left(worker, how)
 
@@ -341,7 +344,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         They come from the event loop of the worker, which runs beside a kernel of any length that has released the
         interpreter lock. They are not Dask's own, which pause after the wall clock of a worker was set back. A worker
         whose heartbeats come late, since its machine has more to do than it can, is given several times the longest gap
-        between two of them.
+        between two of them, and one whose event loop uses its core four times as long as others.
         """
         # By the clock of the event loop: timers of tornado pause after the wall clock was set back.
         self._next_tick = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
@@ -349,10 +352,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
         silences = {
             worker: silent_s
             for worker, silent_s in self._silences().items()
-            if silent_s > _TIMES_LATE * self._gaps.get(worker, 0.0)
+            if silent_s > max(2.0 * _TICK_S, _TIMES_LATE * self._gaps.get(worker, 0.0))
         }
+        at_work = {worker for worker in silences if self._pulses.beats(worker)}
         for job_id in list(self.registry.jobs):
-            self.registry.hear(job_id, silences)
+            self.registry.hear(job_id, silences, at_work)
         self.registry.expire(self._vigil.silence_s)
         for worker, seen_at in list(self._aside.items()):
             ws = self.scheduler.workers.get(worker)

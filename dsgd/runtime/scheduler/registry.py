@@ -22,7 +22,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -35,6 +35,8 @@ _GRACE_S: Final = 1.0
 _LINGER_S: Final = 10.0
 # Heartbeats in the time after which a worker counts as hung; few enough for clusters of hundreds.
 _HEARTBEATS: Final = 8
+# Of that time, after how many a worker whose event loop uses its core counts as hung.
+_TIMES_AT_WORK: Final = 4.0
 _LONGEST_HEARTBEAT_S: Final = 2.0
 # Of how many jobs it is known why they ended, for clients that were away.
 _N_OVER: Final = 8
@@ -303,14 +305,22 @@ class Registry:
         self.leases.pop(worker, None)
         self._sweep()
 
-    def hear(self, job_id: str, silent_s: Mapping[str, float]) -> None:
-        """Stop a job with a worker that has been silent for too long; the longest silence is the cause."""
+    def hear(self, job_id: str, silent_s: Mapping[str, float], at_work: Container[str] = ()) -> None:
+        """Stop a job with a worker that has been silent for too long; the longest silence is the cause.
+
+        - `at_work`: silent workers that are known not to hang yet.
+        """
         job = self.jobs.get(job_id)
         if job is None or job.phase != "granted":
             return
-        waits = [(silent_s.get(member.worker, 0.0), number) for number, member in enumerate(job.members)]
-        longest_s, number = max((wait for wait in waits if wait[1] not in job.ended), default=(0.0, -1))
-        if longest_s > job.hung_after_s:
+        found = [(silent_s.get(member.worker, 0.0), number, member.worker) for number, member in enumerate(job.members)]
+        late = [
+            (silence_s, number)
+            for silence_s, number, worker in found
+            if number not in job.ended and silence_s > job.hung_after_s * (_TIMES_AT_WORK if worker in at_work else 1.0)
+        ]
+        if late:
+            longest_s, number = max(late)
             self._fail(job, _failure("hung", job.members[number], f"its worker was not heard of for {longest_s:.1f} s"))
 
     def client_left(self, client: str) -> None:

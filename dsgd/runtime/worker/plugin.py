@@ -6,9 +6,11 @@ Its name carries the version of dsgd, as that of the scheduler's does (`dsgd.run
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from dsgd.errors import ClusterError
@@ -68,8 +70,10 @@ class GangWorkerPlugin(WorkerPlugin):
             self.store.close(job_id)
 
     async def _beat(self, period_s: float) -> None:
+        process = psutil.Process()
+        about = {"pid": process.pid, "began": process.create_time(), "thread": threading.get_native_id()}
         while len(self.store):
-            tell_scheduler(self.worker, {"op": HEARTBEAT})
+            tell_scheduler(self.worker, {"op": HEARTBEAT, **about})
             await asyncio.sleep(period_s)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
