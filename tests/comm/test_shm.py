@@ -208,6 +208,29 @@ def test_all_ranks_must_wait_in_the_same_way() -> None:
     assert isinstance(refused, InvalidParameterError)
 
 
+@each_wait
+@pytest.mark.parametrize("where", ["written", "read"])
+@settings(max_examples=25)
+@given(value=st.one_of(st.integers(-(2**63), -10_000), st.integers(2**40, 2**63 - 1)))
+def test_counters_that_cannot_be_are_refused(wait: str, where: str, value: int) -> None:
+    """Whatever a peer writes over the counters, this rank raises and touches nothing outside of the rings."""
+    memory = _Memory()
+    mine, theirs = memory.rings(carries_headers=wait == "spin")
+    control = np.frombuffer(memory.array, dtype=np.int64)
+    place = 1024 + (0 if where == "read" else 512) + (128 if where == "read" else 0)
+    control[place // 8] = value
+    array = np.zeros(1000)
+    if where == "read":
+        mine.start_out(array)
+        assert streams.pump(mine, None) == streams.BAD_OUT
+    else:
+        mine.start_in(array)
+        assert streams.pump(None, mine) == streams.BAD_IN
+    assert not array.any()
+    for end in (mine, theirs):
+        end.close()
+
+
 class _Memory:
     """A segment without a file, for two ends in one thread."""
 

@@ -148,6 +148,20 @@ def test_springs_keep_the_sum(size: int, n: int, seed: int, beta: float) -> None
         np.testing.assert_allclose(states[0].centre, before[0].mean(axis=0), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("topology", [Exponential(), Exponential(2), Star(), Ring(), Complete()], ids=repr)
+@settings(max_examples=10)
+@given(size=sizes, n=st.integers(1, 40), seed=st.integers(0, 99), k=st.integers(1, 6))
+def test_push_sum_keeps_mass_and_weight(topology: Any, size: int, n: int, seed: int, k: int) -> None:
+    """The masses keep their sum and the weights theirs, the number of ranks; what is returned is the mean."""
+    walk = Walk(size, n, 1, seed)
+    spread = lambda r, rank, model: walk(0, rank, model) if r == 0 else model  # noqa: E731
+    before, found, _, states = exchange(SGP(8, topology), walk.first, walk.weights, k, spread, walk.loss)
+    weights = np.array([state.weight[0] for state in states])
+    np.testing.assert_allclose(weights.sum(), size, rtol=1e-12)
+    np.testing.assert_allclose(weights @ before[k], before[0].sum(axis=0), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found, before[0].mean(axis=0), rtol=1e-9, atol=1e-9)
+
+
 GRAPHS = [Ring(), Star(), Grid(), Exponential(), Exponential(2), Complete()]
 GOSSIP = [
     *(DPSGD(8, graph) for graph in GRAPHS if graph.symmetric),
