@@ -1,11 +1,9 @@
 """Jobs of a cluster: fits that outlive the process that submits them, and the list of all that run.
 
-Problem: a fit is driven by a process that plans its gang, renews the leases of its workers and takes the model home. If
-that is the process of the user, the fit ends with it.
-
-Method: a detached fit is a task of a Dask worker that calls ``fit``. Its gangs are ordinary ones. Two published
-datasets hold the task, with what it returns, and the rows that it trains on, whatever clients do; Dask runs the task
-again elsewhere if its worker is lost.
+A detached fit is a task of a Dask worker that calls ``fit``: it plans the gangs, renews the leases of their workers and
+takes the model home, as the process of the user would. Its gangs are ordinary ones. Two published datasets hold the
+task, with what it returns, and the rows that it trains on, whatever clients do; Dask runs the task again elsewhere if
+its worker is lost.
 
 What is sent to the task is a pickle in which a client is written as the mark of "the client of whoever reads this", and
 a future as its number in a list: a pickled estimator of dsgd loses its client and its ledger, as is right for a file,

@@ -1,9 +1,6 @@
 """Where the seconds of a whole fit go, one stage after the other, and how many bytes each of them has touched.
 
-Problem: the kernels of a fit are a part of it. What comes before and after them (checks, orders, copies, the way to the
-workers) no rank's ledger knows of.
-
-Method: a fit opens a `recording`, and code that does a part of it says so::
+A fit opens a `recording`, and code that does a part of it (checks, orders, copies, the way to the workers) says so::
 
     with stage("pack") as it:
         ...
@@ -12,11 +9,8 @@ Method: a fit opens a `recording`, and code that does a part of it says so::
 At any time one stage runs, the innermost that is open; so the seconds of the stages of a process add up to those of its
 recording, and what no stage claims is ``"other"``. The thread that opens a recording leads it: its seconds count. Of a
 thread that works for it (`carried`) bytes count, and seconds where the leader waits for that thread. Any other thread
-records nothing.
-
-Cost: two reads of the clock for each of some ten stages; outside a recording, a look at a context variable.
-
-Source: the context meter of `distributed.metrics`, smaller.
+records nothing. Cost: two reads of the clock for each of some ten stages; outside a recording, a look at a context
+variable. Source: the context meter of `distributed.metrics`, smaller.
 """
 
 from __future__ import annotations

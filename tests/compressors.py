@@ -31,7 +31,6 @@ from dsgd.compress import (
 )
 from dsgd.compress.sparse import stream_of
 from dsgd.kernels.quantize import strata
-from reference import compressed_sums as sums
 from reference import compression
 from reference.trajectories import N_FEATURES
 
@@ -127,18 +126,18 @@ def brain(vector: np.ndarray, rank: int, number: int) -> np.ndarray:
 
 def low_rank() -> Any:
     """Return the sum of matrices of low rank, whose row factors begin as PowerSGD draws them."""
-    return sums.LowRank(PowerSGD(1).init(N_FEATURES + 1, np.float64, 0).right.reshape(1, -1))
+    return compression.LowRank(PowerSGD(1).init(N_FEATURES + 1, np.float64, 0).right.reshape(1, -1))
 
 
 def fed(send: Callable[..., np.ndarray], decay: float = 1.0) -> Callable[[], Any]:
     """Return what makes a sum with error feedback."""
-    return lambda: sums.Feedback(send, decay)
+    return lambda: compression.Feedback(send, decay)
 
 
 #: Compressors, each with what makes its twin: a sum over ranks in plain numpy. On differences of models and gradients.
 SUMS: list[tuple[Compressor, Callable[[], Any]]] = [
-    (Identity(), sums.Sum),
-    (NonZero(), sums.Sum),
+    (Identity(), compression.Sum),
+    (NonZero(), compression.Sum),
     (ErrorFeedback(TopK(0.3)), fed(top)),
     (ErrorFeedback(TopK(0.3), 0.9), fed(top, 0.9)),
     (ErrorFeedback(RandomK(0.3)), fed(drawn)),
@@ -147,21 +146,21 @@ SUMS: list[tuple[Compressor, Callable[[], Any]]] = [
     (ErrorFeedback(Threshold(0.05)), fed(lambda v, r, k: compression.threshold(v, 0.05))),
     (ErrorFeedback(AdaptiveThreshold(0.3)), fed(lambda v, r, k: compression.adaptive_threshold(v, 0.3))),
     (ErrorFeedback(PowerSGD(1)), low_rank),
-    (ErrorFeedback(Half()), lambda: sums.Halved(half)),
-    (ErrorFeedback(Half("bfloat16")), lambda: sums.Halved(brain)),
-    (GTopK(0.3), lambda: sums.Merged(2, "conserving", "butterfly")),
-    (GTopK(0.3, "put-back", "tree"), lambda: sums.Merged(2, "put-back", "tree")),
-    (AdaComp(3), lambda: sums.Adaptive(3)),
-    (QSGD(3, 4), lambda: sums.Unbiased(lambda v, r, k: compression.qsgd(v, 3, 4, numbers(r, k)))),
-    (TernGrad(), lambda: sums.Unbiased(ternary)),
+    (ErrorFeedback(Half()), lambda: compression.Halved(half)),
+    (ErrorFeedback(Half("bfloat16")), lambda: compression.Halved(brain)),
+    (GTopK(0.3), lambda: compression.Merged(2, "conserving", "butterfly")),
+    (GTopK(0.3, "put-back", "tree"), lambda: compression.Merged(2, "put-back", "tree")),
+    (AdaComp(3), lambda: compression.Adaptive(3)),
+    (QSGD(3, 4), lambda: compression.Unbiased(lambda v, r, k: compression.qsgd(v, 3, 4, numbers(r, k)))),
+    (TernGrad(), lambda: compression.Unbiased(ternary)),
     (Layerwise({"*": ErrorFeedback(TopK(0.3))}), fed(top)),
 ]
 _WARM = DGC(0.3, 0.8, nesterov=True, clip=0.9, warm_up=(0.5,), warm_up_rounds=3)
 #: Those of gradients alone.
 SUMS_OF_GRADIENTS: list[tuple[Compressor, Callable[[], Any]]] = [
-    (DGC(0.3, 0.8), lambda: sums.Deep(DGC(0.3, 0.8))),
-    (_WARM, lambda: sums.Deep(_WARM)),
-    (DeMo(1, 4, 0.9, None), lambda: sums.Decoupled(DeMo(1, 4, 0.9, None))),
-    (DeMo(2, 4, 0.9, 0.5), lambda: sums.Decoupled(DeMo(2, 4, 0.9, 0.5))),
-    (MajorityVote(0.9, 0.5), lambda: sums.Vote(0.9, 0.5)),
+    (DGC(0.3, 0.8), lambda: compression.Deep(DGC(0.3, 0.8))),
+    (_WARM, lambda: compression.Deep(_WARM)),
+    (DeMo(1, 4, 0.9, None), lambda: compression.Decoupled(DeMo(1, 4, 0.9, None))),
+    (DeMo(2, 4, 0.9, 0.5), lambda: compression.Decoupled(DeMo(2, 4, 0.9, 0.5))),
+    (MajorityVote(0.9, 0.5), lambda: compression.Vote(0.9, 0.5)),
 ]

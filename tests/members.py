@@ -48,7 +48,7 @@ from dsgd.sync import (
 )
 from dsgd.sync.adaptive import FixedPeriod
 from reference import async_trajectories as async_twins
-from reference import compressed_sums, messages
+from reference import compression, messages
 from reference import strategies as rules
 from reference import trajectories as twins
 from reference.messages import EPOCHS, PER_EPOCH, ROUNDS, M, Sent, along, averages, gathers, one_each, ring, star, sums
@@ -130,9 +130,7 @@ MEMBERS = [
         settles=Settles(),
         training=partial(twins.Compressed, total=fed(top)),
     ),
-    Member(
-        LocalSGD(8, compressor=Half()), training=partial(twins.Compressed, total=lambda: compressed_sums.Halved(half))
-    ),
+    Member(LocalSGD(8, compressor=Half()), training=partial(twins.Compressed, total=lambda: compression.Halved(half))),
     *(
         Member(LocalSGD(8, compressor=compressor), training=partial(twins.Compressed, total=total))
         for compressor, total in SUMS

@@ -1,14 +1,10 @@
 """Run unchanged scikit-learn scripts with the solvers of this package.
 
-Problem: a script that says ``from sklearn.svm import SVC`` works, and nobody wants to change it only to find out
-whether another solver is faster.
-
-Method: `install` changes methods of classes of ``sklearn.svm`` and ``sklearn.linear_model``. Their ``fit`` trains with
+`install` changes methods of classes of ``sklearn.svm`` and ``sklearn.linear_model``. Their ``fit`` trains with
 `dsgd.svm`, `dsgd.linear_model` or `dsgd.SGDClassifier`, and sets the attributes that scikit-learn's ``fit`` sets.
 scikit-learn still does every fit that is not supported, too small to pay, or that raises an error, and all of
-subclasses. ``python -m dsgd.accel script.py`` does this for a script, ``%load_ext dsgd.accel`` for a notebook.
-
-Source: scikit-learn-intelex and ``cuml.accel`` work the same way.
+subclasses. ``python -m dsgd.accel script.py`` does this for a script, ``%load_ext dsgd.accel`` for a notebook. Source:
+scikit-learn-intelex and ``cuml.accel`` work the same way.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
         broadcast_cost,
         choose_algorithm,
     )
-    from dsgd.collectives.group import Group, Team, calibrate
+    from dsgd.collectives.group import Group, calibrate
     from dsgd.collectives.means import compressed_cost, compressed_mean, gossip_cost, neighbour_mean, push_sum
+    from dsgd.collectives.team import Team
 
 __all__ = [
     "LINKS",

@@ -1,9 +1,8 @@
 """Sending and receiving a frame at once, over a socket or through shared memory.
 
-Problem: a frame longer than the buffers of a connection leaves only as fast as the peer reads it, so two ranks that
-both send before they read would wait for each other for ever. And a rank may send a frame to one peer through memory
-while another peer, on another host, sends to it over TCP. It must serve whichever is ready, straight from or to the
-caller's array; if neither is, it must sleep until one of them becomes ready or has gone.
+A frame longer than the buffers of a connection leaves only as fast as the peer reads it, so two ranks that both send
+before they read would wait for each other for ever; and a rank may send to one peer through memory while another peer
+sends to it over TCP. It serves whichever is ready, straight from or to the caller's array, and sleeps if neither is.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The search for parameters of linear models that trains all candidates on all folds at once.
 
-Problem: a search of 64 candidates with five folds is 320 fits and a last one. Each of them copies its rows, checks and
-hashes them, and reads them anew in every epoch, and each of its steps waits for the one before.
-
-Method: the models are columns of one weight matrix (`dsgd.kernels.columns`). All of them walk the same rows in the same
-order, that of a fit on all rows, and a column skips the rows that its fold holds out; nothing is copied. With
-``factor=`` candidates are dropped as training goes on (successive halving): the resource is epochs.
+The models are columns of one weight matrix (`dsgd.kernels.columns`). All of them walk the same rows in the same order,
+that of a fit on all rows, and a column skips the rows that its fold holds out; nothing is copied. With ``factor=``
+candidates are dropped as training goes on (successive halving): the resource is epochs.
 
 Cost: an epoch reads the rows once, or once a thread, and computes two products of an entry and a weight for each entry,
 candidate and fold.

@@ -1,14 +1,10 @@
 """Progress of a running job: events, limited in rate at their source, and ranks that are slower than others.
 
-Problem: all ranks wait for the slowest one in every round, and none of them knows why. The ranks that wait longest are
-fine; the one that never waits is the slow one.
-
-Method: with the control message of an epoch every rank sends rank 0 the seconds that it has computed and the rows that
-it has visited. Over a window of at least 20 rounds and two seconds, a rank is slow that takes more than twice as long
-per row as the median rank, if its computing is a good part of that time at all. Of two ranks the faster one counts as
-the median.
-
-Cost: two numbers per rank in a message that is sent anyway.
+All ranks wait for the slowest one in every round, and the one that never waits is the slow one. With the control
+message of an epoch every rank sends rank 0 the seconds that it has computed and the rows that it has visited. Over a
+window of at least 20 rounds and two seconds, a rank is slow that takes more than twice as long per row as the median
+rank, if its computing is a good part of that time at all. Of two ranks the faster one counts as the median. Cost: two
+numbers per rank in a message that is sent anyway.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
 """Calibration of a simulated cluster: the costs of messages and work, measured on a real one.
 
-Problem: a prediction is as good as its constants, and these differ from machine to machine, with the wire, and with how
-many ranks share a core.
-
-Method: all ranks work at the same time, as in training. `dsgd.collectives.calibrate` measures messages. In turn with
-it, the training loop itself runs over generated rows with the strategy to predict, in rounds of one row and of many,
-narrow and wide, on the gang and on its simulated twin, whose work is free. Epochs of few and of many of the shortest
-rounds separate the cost of a round from that of the end of an epoch. The additional time of the gang is work: the
-differences give the cost of a row, of an entry and of a parameter; the rest of the shortest rounds is the cost of a
-call. Every number is the median of several.
-
-Cost: a few seconds.
+All ranks work at the same time, as in training. `dsgd.collectives.calibrate` measures messages. In turn with it, the
+training loop itself runs over generated rows with the strategy to predict, in rounds of one row and of many, narrow and
+wide, on the gang and on its simulated twin, whose work is free. Epochs of few and of many of the shortest rounds
+separate the cost of a round from that of the end of an epoch. The additional time of the gang is work: the differences
+give the cost of a row, of an entry and of a parameter; the rest of the shortest rounds is the cost of a call. Every
+number is the median of several. Cost: a few seconds.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """What an exchange of all ranks costs once they are ready: seconds, bytes and messages, from shapes alone.
 
-Problem: of ten thousand ranks nobody wants to play each of the hundred million messages of a ring.
-
-Method: sums are all-reduces, played on as many ranks as `MOST_PLAYED` and taken from their closed forms on more
+Sums are all-reduces, played on as many ranks as `MOST_PLAYED` and taken from their closed forms on more
 (`dsgd.collectives.cost`); a ring of P ranks takes P - 1 messages of the longest vector, a broadcast the levels of its
-tree. What a compressor makes of vectors is known from its shapes; where it is not, a drawn vector is encoded.
-
-Cost: at most one played all-reduce for each length.
-
-Source: those of `dsgd.collectives`.
+tree. What a compressor makes of vectors is known from its shapes; where it is not, a drawn vector is encoded. Cost: at
+most one played all-reduce for each length.
 """
 
 from __future__ import annotations

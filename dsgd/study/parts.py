@@ -1,15 +1,11 @@
 """Sums among parts of a box of accelerators: packed trees beside rings, on simulated links that carry at once.
 
-Problem: a job gets some of the accelerators of a box. Among them there may be no ring of direct links, and then a
-library that knows rings alone sends everything through PCIe.
-
-Method: all connected sets of 3 to 8 accelerators of a DGX-1P and a DGX-1V, those with the same links once. Each sums
-512 MiB over the trees of `dsgd.collectives.algorithms.packing.pack_duplex`, and round as many rings of direct
-links as fit (`pack_rings`, of which no choice has more), or a ring through PCIe where there is none; both in the best
-of some numbers of pieces. Messages are played on the ports of `dsgd.sim.Network`, so no seconds of this machine are in
-it.
-
-Rates are nominal: 20 and 25 GB/s for a link and direction, 10 GB/s for PCIe, which nobody shares here.
+A job gets some of the accelerators of a box, among which there may be no ring of direct links. All connected sets of 3
+to 8 accelerators of a DGX-1P and a DGX-1V, those with the same links once, each sum 512 MiB over the trees of
+`dsgd.collectives.algorithms.packing.pack_duplex`, and round as many rings of direct links as fit (`pack_rings`, of
+which no choice has more), or a ring through PCIe where there is none; both in the best of some numbers of pieces.
+Messages are played on the ports of `dsgd.sim.Network`, so no seconds of this machine are in it. Rates are nominal: 20
+and 25 GB/s for a link and direction, 10 GB/s for PCIe, which nobody shares here.
 
 Source: Wang et al. 2020 (Blink), who time it beside NCCL.
 """

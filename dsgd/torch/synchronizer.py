@@ -1,22 +1,17 @@
 """`Synchronizer`: a strategy for a training loop of your own.
 
-Problem: users who have a training loop in torch want to keep it, and run it on many workers.
-
-`Synchronizer` makes the parameters views of one flat vector (`dsgd.torch.flat`), gives all ranks those of rank 0, and
-then, called after every step of the optimiser, does what the rank loop does between steps: the local term of the
-strategy, the exchange when it is due, the end of an epoch. Where gradients are exchanged this happens just before the
-optimiser takes its step, by a hook. With as many rows on every rank, in whole batches, the model is that of
-`TorchClassifier` on the same rows.
+It makes the parameters views of one flat vector (`dsgd.torch.flat`), gives all ranks those of rank 0, and then, called
+after every step of the optimiser, does what the rank loop does between steps: the local term of the strategy, the
+exchange when it is due, the end of an epoch. Where gradients are exchanged this happens just before the optimiser takes
+its step, by a hook. With as many rows on every rank, in whole batches, the model is that of `TorchClassifier` on the
+same rows.
 
 The strategies count rows, a loop counts steps: a step counts as `batch_size` rows, one by default, so that
-``LocalSGD(16)`` averages every sixteen steps.
-
-A step may be skipped, as `GradScaler` does if a gradient is not finite. If ranks exchange gradients, all of them skip
-it, so that non-finite values enter neither a model nor the memory of a compressor. If they exchange models, each rank
-skips its own steps.
-
-Before every exchange ranks send each other three numbers: whether they skip the step, and whether they have finished.
-So ranks that take different numbers of steps raise an error instead of waiting for each other.
+``LocalSGD(16)`` averages every sixteen steps. A step may be skipped, as `GradScaler` does if a gradient is not finite:
+if ranks exchange gradients, all of them skip it, so that non-finite values enter neither a model nor the memory of a
+compressor; if they exchange models, each rank skips its own steps. Before every exchange ranks send each other three
+numbers: whether they skip the step, and whether they have finished. So ranks that take different numbers of steps raise
+an error instead of waiting for each other.
 
 Cost: that message, and what the strategy says; in the end one more message, of the running statistics.
 

@@ -1,20 +1,12 @@
 """The search for the period, strategy, compressor and step size that reach a target soonest within a budget.
 
-Problem: how often ranks should synchronise depends on the set, on the machine and on the step size, and trying all of
-it takes longer than training.
+The cost model of the cluster (`dsgd.sim.known_costs`) says what an epoch of each candidate takes, and leaves out what
+cannot win. The others run for real by successive halving (`dsgd.tuning.space`, with sources). A part of the rows is
+held out once, by seed, and every candidate is scored on it after each epoch, by the ranks themselves.
 
-Method: the cost model of the cluster (`dsgd.sim.known_costs`) says what an epoch of each candidate takes, and
-leaves out what cannot win (`dsgd.tuning.space`). The others run for real by successive halving
-(`dsgd.tuning.space`). A part of the rows is held out once, by seed, and every candidate is scored on it after each
-epoch, by the ranks themselves.
-
-Budget: a fit gets as many epochs as fit into its slice, by the seconds that its epochs took before, or are predicted
-to take, and a callback ends it after the epoch in which the slice is over. Where an epoch of all rows is too long for
-a slice, fewer rows are used. What was promised is the whole call: measuring the cluster and placing rows count.
-
-Cost: the budget.
-
-Source: see `dsgd.tuning.space`.
+Budget: a fit gets as many epochs as fit into its slice, by the seconds that its epochs took before, or are predicted to
+take, and a callback ends it after the epoch in which the slice is over. Where an epoch of all rows is too long for a
+slice, fewer rows are used. What was promised is the whole call: measuring the cluster and placing rows count.
 """
 
 from __future__ import annotations

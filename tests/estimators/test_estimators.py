@@ -97,16 +97,6 @@ def test_no_probabilities_for_hinge(two_classes):
         _ = model.predict_proba
 
 
-def test_one_rank_ignores_the_strategy(two_classes):
-    """With one rank every strategy that averages models is plain SGD, bit for bit."""
-    X, y = two_classes
-    models = [
-        SGDClassifier(max_iter=4, tol=None, random_state=0, sync=s).fit(X, y) for s in (1, 256, "epoch", "one-shot")
-    ]
-    for model in models[1:]:
-        assert np.array_equal(model.coef_, models[0].coef_)
-
-
 @pytest.mark.parametrize(
     "options",
     [

@@ -58,7 +58,7 @@ def test_every_wire_gives_the_same_bits(member: Member, oracle: Any, kind: str) 
 
 
 @pytest.mark.parametrize("oracle", ORACLES, ids=repr)
-@pytest.mark.parametrize("member", FAMILY, ids=repr)
+@pytest.mark.parametrize("member", [*FAMILY, Member(LocalSGD(8, overlap=True))], ids=repr)
 def test_simulated_ranks_give_the_same_bits(member: Member, oracle: Any) -> None:
     """Ranks on a virtual clock end in the model of ranks that are threads, to the bit."""
     X, y = problem(90)
@@ -66,7 +66,8 @@ def test_simulated_ranks_give_the_same_bits(member: Member, oracle: Any) -> None
     fit: dict[str, Any] = {"max_iter": 2, "shuffle": False}
     strategy = member.strategy
     threads = oracle.estimator(strategy, rule, n_jobs=3, **fit).fit(X, y)
-    simulated = oracle.estimator(strategy, rule, client=SimulatedCluster(3, "10GbE"), **fit).fit(X, y)
+    cluster = SimulatedCluster(3, "10GbE", stragglers="heavy-tail")
+    simulated = oracle.estimator(strategy, rule, client=cluster, **fit).fit(X, y)
     assert oracle.model(simulated) == oracle.model(threads)
 
 

@@ -269,20 +269,6 @@ def test_coefficients_equal_scikit_learns(loss, sparse):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_average_and_class_weights_equal_scikit_learns(sparse):
-    """One-vs-rest with class weights and averaging gives scikit-learn's averaged coefficients."""
-    X, y, weights = problem(n_outputs=3, density=0.5)
-    data = sp.csr_array(X) if sparse else X
-    peer = SGDClassifier(max_iter=N_EPOCHS, tol=None, shuffle=False, alpha=0.01, average=10, class_weight={1: 3.0})
-    peer.fit(data, y, sample_weight=weights)
-    optimizer = make(average=10, n_outputs=3, positive_weights=(1.0, 3.0, 1.0))
-    _, state = train(optimizer, make_shard(data, y, weights, shuffle=False))
-    coef, intercept = unpack(state.averaged, N_FEATURES, 3, sparse=sparse)
-    np.testing.assert_allclose(coef, peer.coef_, rtol=1e-6, atol=1e-10)
-    np.testing.assert_allclose(intercept, peer.intercept_, rtol=1e-6, atol=1e-10)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_evaluation_equals_numpy(n_outputs, sparse):
     """The sums of an evaluation are those numpy makes, and survive a round trip through a vector."""

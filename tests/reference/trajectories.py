@@ -14,7 +14,7 @@ exchange together, of the twin of its exchange; it has
     the model that training would return.
 
 Here are the strategies whose ranks exchange together; `reference.async_trajectories` has those with servers, mailboxes
-or shared memory, `reference.compressed_sums` the sums of compressed vectors.
+or shared memory, `reference.compression` the sums of compressed vectors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from functools import partial
 
 import numpy as np
 
-from reference import compressed_sums as sums
+from reference import compression as sums
 from reference import strategies as rules
 
 RATE, ALPHA = 0.05, 0.02

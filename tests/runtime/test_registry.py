@@ -75,15 +75,6 @@ def test_the_queue_is_first_come_first_served(world: World) -> None:
     assert world.state("c") == "running"
 
 
-def test_a_job_that_is_stopped_in_the_queue_keeps_no_worker_from_others(world: World) -> None:
-    """Those behind it do not wait until its client has heard of it and closes it."""
-    world.admit("a", "w")
-    world.admit("b", "wx")
-    assert world.admit("c", "x") == "queued"
-    world.registry.abort("b", "enough")
-    assert world.state("c") == "running"
-
-
 def test_a_client_that_leaves_takes_no_more_workers(world: World) -> None:
     """As its jobs end, the workers go to those of others, and none of its own is opened on the way."""
     for job_id in "abc":

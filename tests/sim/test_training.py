@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.cli import app
-from dsgd.compress import ErrorFeedback, GTopK, TopK
 from dsgd.datasets import split_rows
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
@@ -38,42 +37,13 @@ from dsgd.sim.measure import write_costs
 from dsgd.svm import LinearSVC
 from dsgd.sync import (
     ASGD,
-    DPSGD,
-    EASGD,
-    SCAFFOLD,
-    SGP,
     AnytimeSGD,
     BackupWorkers,
-    DiLoCo,
-    EagerDiLoCo,
-    EpochAveraging,
-    LeaderSGD,
     LocalSGD,
-    MinibatchSGD,
-    OneShotAveraging,
     StaleSynchronous,
-    StreamingDiLoCo,
 )
 from sim_links import FLAT, cost
 
-STRATEGIES = [
-    LocalSGD(every=50),
-    LocalSGD(every=50, overlap=True),
-    EpochAveraging(),
-    OneShotAveraging(),
-    MinibatchSGD(batch=20),
-    AnytimeSGD(seconds=np.inf),
-    LocalSGD(every=50, compressor=ErrorFeedback(TopK(density=0.5))),
-    MinibatchSGD(batch=60, compressor=GTopK(density=0.3)),
-    SGP(),
-    DPSGD(),
-    EASGD(),
-    LeaderSGD(),
-    SCAFFOLD(),
-    DiLoCo(),
-    EagerDiLoCo(every=50),
-    StreamingDiLoCo(every=50, fragments=3),
-]
 OPTIONS: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0}
 
 
@@ -98,19 +68,6 @@ def test_ledger_is_in_virtual_seconds(data):
     frame = clf.ledger_.to_frame()
     assert (frame.op == "sync").sum() == 2 * rounds
     assert clf.fit_report_["stats"][1]["host"] == "simulated host 1"
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_models_are_those_of_threads(data, strategy):
-    """Four simulated ranks give the bits of four threads that own the same rows."""
-    X, y = data
-    options = {**OPTIONS, "shuffle": False, "sync": strategy}
-    simulated = SGDClassifier(**options, client=SimulatedCluster(4, "10GbE", stragglers="heavy-tail")).fit(X, y)
-    threads = SGDClassifier(**options, n_jobs=4).fit(X, y)
-    assert np.array_equal(simulated.coef_, threads.coef_)
-    assert np.array_equal(simulated.intercept_, threads.intercept_)
-    sent = [model.ledger_.totals()["bytes_sent"] for model in (simulated, threads)]
-    assert sent[0] == sent[1]
 
 
 @pytest.mark.parametrize("stragglers", ["none", "exponential", "slow-rank", "heavy-tail"])

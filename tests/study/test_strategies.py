@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dsgd.__main__ import main
-from dsgd.study import DataSource, read_rows, run_study, study_page
+from dsgd.study import DataSource, read_rows, study_page
 from dsgd.study.comparison.runs import FAMILIES, family, looks
 from dsgd.study.strategies import STUDY, chosen, rate_of
 from dsgd.sync import STRATEGIES
@@ -38,17 +38,6 @@ def rows_of(points: dict[str, tuple[float, int, float]], **about: Any) -> list[d
 
     study = SMALL.replace(strategies=dict.fromkeys(points, 64), epochs=2)
     return made_rows(study, found, **{"majority_accuracy": 0.8, "cluster": "simulated"} | about)
-
-
-def test_runs_on_a_virtual_clock_repeat_exactly(tmp_path: Path) -> None:
-    """Equal settings give equal seconds, bytes, objectives and accuracies, of asynchronous strategies as well."""
-    one = SMALL.replace(strategies={"downpour": "downpour"}, seeds=(0,), stragglers="heavy-tail")
-    found = [[run.row for run in run_study(one, tmp_path / name)] for name in ("a", "b")]
-    for first, second in zip(*found, strict=True):
-        for name in ("curve", "test_accuracy", "messages", "train_s"):
-            assert first[name] == second[name]
-        assert [point["epoch"] for point in first["curve"]] == [1, 2, 3]
-        assert first["curve"][-1]["bytes_sent"] == first["bytes_sent"]
 
 
 def test_target_and_front_follow_from_rows() -> None:

@@ -17,7 +17,7 @@ from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
-from dsgd.sync import Hogwild, LocalSGD
+from dsgd.sync import Hogwild
 from gangs import run_gang
 from reference import asynchronous as reference
 
@@ -56,12 +56,6 @@ def test_one_thread_takes_the_steps_of_the_source(penalty: str) -> None:
     params = run_on_threads(train, [TrainData(make_shard(X, y, shuffle=False))], (job,)).value.params
     twin = reference.hogwild(X.toarray(), y, rate, alpha, penalty, epochs=2, intercept_rate=0.01)
     np.testing.assert_allclose(params, twin, rtol=1e-10, atol=1e-13)
-
-
-def test_on_dense_rows_one_thread_is_sgd() -> None:
-    """Every column is in every dense row, so one thread takes the steps of plain SGD."""
-    ours, plain = (fit(s, 1, schedule="optimal").value.params for s in (Hogwild(), LocalSGD()))
-    np.testing.assert_allclose(ours, plain, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])

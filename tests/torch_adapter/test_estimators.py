@@ -20,8 +20,6 @@ from sklearn.base import clone  # noqa: E402 - what comes below needs torch
 from sklearn.model_selection import GridSearchCV  # noqa: E402
 from torch import nn  # noqa: E402
 
-from dsgd.comm.topology import Complete  # noqa: E402
-from dsgd.compress import GTopK  # noqa: E402
 from dsgd.errors import (  # noqa: E402
     IncompatiblePartsError,
     InvalidDataError,
@@ -30,17 +28,9 @@ from dsgd.errors import (  # noqa: E402
 )
 from dsgd.sim import SimulatedCluster  # noqa: E402
 from dsgd.sync import (  # noqa: E402
-    DPSGD,
-    EASGD,
-    SGP,
-    ChocoSGD,
     DiLoCo,
-    EpochAveraging,
-    FedProx,
-    LeaderSGD,
     LocalSGD,
     MinibatchSGD,
-    PostLocalSGD,
 )
 from dsgd.torch import FlatModule, Synchronizer, TorchClassifier, TorchRegressor, launch  # noqa: E402
 from dsgd.torch.parts import check_same, fingerprint  # noqa: E402
@@ -408,70 +398,6 @@ def test_a_script_becomes_distributed_by_five_lines() -> None:
     assert expected > 0.95
     assert apart.accuracy(gang.value) > expected - 0.03
     assert gang.ledger.totals()["bytes_sent"] > 0
-
-
-def loop(rank: Any, sync: Any, *, optimizer: Any = None, n_steps: int = 12, finish: bool = True) -> np.ndarray:
-    """Train by a loop of its own on the rows of a rank; return the parameters."""
-    X, y = (torch.from_numpy(part) for part in (rows(96)[0], (rows(96)[1] == "same").astype(np.int64)))
-    torch.manual_seed(rank.number)
-    module = MLP().double()
-    made = (optimizer or torch.optim.SGD)(module.parameters(), lr=0.1)
-    synchronizer = Synchronizer(module, made, sync=sync, steps_per_epoch=n_steps)
-    X, y = synchronizer.rows(X.double(), y)
-    for k in range(n_steps):
-        batch = slice(4 * k % len(X), 4 * k % len(X) + 4)
-        made.zero_grad()
-        loss = nn.functional.cross_entropy(module(X[batch]), y[batch])
-        loss.backward()
-        made.step()
-        synchronizer.step(loss)
-    if finish:
-        synchronizer.finish()
-    return synchronizer.flat.params.copy()
-
-
-@pytest.mark.parametrize(
-    "sync",
-    [LocalSGD(1), DiLoCo(1, 1.0, 0.0), SGP(1, Complete()), LocalSGD(1, compressor=GTopK(1.0)), PostLocalSGD(1, 1)],
-    ids=repr,
-)
-def test_a_loop_with_an_exchange_after_every_step_is_synchronous_sgd(sync: Any) -> None:
-    """Models that are averaged after every step are those of ranks that average gradients, to 1e-10."""
-    expected = launch(partial(loop, sync=None), SimulatedCluster(3)).value
-    found = launch(partial(loop, sync=sync), SimulatedCluster(3)).value
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    "sync", [4, EASGD(4), LeaderSGD(4), FedProx(4), DPSGD(4), ChocoSGD(4), EpochAveraging()], ids=repr
-)
-def test_ranks_of_a_loop_end_equal(sync: Any) -> None:
-    """Whatever the strategy, all ranks have one model in the end; it began as that of rank 0."""
-    found: list[Any] = [None, None, None]
-
-    def function(rank: Any) -> None:
-        found[rank.number] = loop(rank, sync).tobytes()
-
-    launch(function, SimulatedCluster(3))
-    assert len(set(found)) == 1
-
-
-def test_a_loop_averages_what_the_optimizer_remembers() -> None:
-    """The momentum policy of a strategy holds for the optimiser of the loop."""
-    momenta: list[Any] = [None, None]
-
-    def function(rank: Any) -> None:
-        made = []
-
-        def optimizer(*args: Any, **kwargs: Any) -> Any:
-            made.append(torch.optim.SGD(*args, momentum=0.9, **kwargs))
-            return made[0]
-
-        loop(rank, LocalSGD(12, momentum="average"), optimizer=optimizer)
-        momenta[rank.number] = [state["momentum_buffer"].tolist() for state in made[0].state.values()]
-
-    launch(function, SimulatedCluster(2))
-    assert momenta[0] == momenta[1]
 
 
 def test_what_a_loop_cannot_do_is_refused() -> None:

@@ -475,17 +475,18 @@ def step(module: nn.Module, optimizer: torch.optim.Optimizer, sync: Synchronizer
     sync.step()
 
 
-def test_buffers_of_all_dtypes_are_those_of_rank_0() -> None:
+def test_parameters_and_buffers_of_all_dtypes_are_those_of_rank_0() -> None:
     """Masks of bools, and numbers of 16 bits, that numpy or the wires have no name for, are given to all ranks too."""
     dtypes = (torch.bool, torch.bfloat16, torch.float16, torch.int16, torch.complex64, torch.float64)
 
     def program(rank: Rank) -> list[Any]:
         module = small(rank)
+        nn.init.constant_(module[2].weight, rank.number)
         for number, dtype in enumerate(dtypes):
             module.register_buffer(f"b{number}", torch.full((2, 3), rank.number, dtype=dtype))
         module.register_buffer("one", torch.tensor(rank.number, dtype=torch.bfloat16))
         Synchronizer(module, torch.optim.SGD(module.parameters(), lr=0.1), sync=2, rank=rank).finish()
-        return [buffer.clone() for buffer in module.buffers()]
+        return [tensor.clone() for tensor in (module[2].weight.detach(), *module.buffers())]
 
     first, second = on_threads([program] * 2)
     for one, other in zip(first, second, strict=True):

@@ -1,10 +1,8 @@
 """How two ranks detect that they run on one host, and move from TCP to shared memory.
 
-Problem: host names can be wrong (containers, clones of a virtual machine, address translation), and two ranks must
-agree: if one sends through memory and the other over TCP, both hang.
-
-Over the connection that `handshake` has opened, records of `_LAYOUT.size` bytes go to and fro; the lower rank of a pair
-makes the segment::
+Host names can be wrong (containers, clones of a virtual machine, address translation), and if one of two ranks sends
+through memory and the other over TCP, both hang. Over the connection that `handshake` has opened, records of
+`_LAYOUT.size` bytes go to and fro; the lower rank of a pair makes the segment::
 
     all    -> all      who:     my host, by `segment.host_identity`
     lower  -> higher   open:    name of a segment, or why there is none

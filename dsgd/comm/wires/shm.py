@@ -1,26 +1,22 @@
 """The transport between processes: shared memory within a host, TCP between hosts.
 
-Problem: inside a host TCP copies every byte four times and charges two system calls and a wake-up per frame. Ranks that
-can share memory should, and one gang may have peers of both kinds.
-
-Ranks connect over TCP first (`mesh`), then those of one host move to memory they share (`neighbours`). A short frame
-goes through a local socket, header and array in one system call: the kernel's copy of a few kilobytes costs less than
-anything that needs a second wake-up. A long frame announces itself there and goes through a ring of memory (`ring`),
-while a second local socket, the bell, wakes a rank that sleeps. A closed socket means that the peer's process has gone,
-a shutdown wakes this one, deadlines are those of TCP. If the system lets processes of one user read each other's
-memory, a frame of `PULL_FROM_BYTES` does not enter the ring: its reader copies it from where it is. A sum over ranks
-adds up vectors as they arrive.
+Inside a host TCP copies every byte four times and charges two system calls and a wake-up per frame. Ranks connect over
+TCP first (`dsgd.comm.sockets.mesh`), then those of one host move to memory they share (`dsgd.comm.memory.neighbours`).
+A short frame goes through a local socket, header and array in one system call: the kernel's copy of a few kilobytes
+costs less than anything that needs a second wake-up. A long frame announces itself there and goes through a ring of
+memory, while a second local socket, the bell, wakes a rank that sleeps. A closed socket means that the peer's process
+has gone, a shutdown wakes this one, deadlines are those of TCP. If the system lets processes of one user read each
+other's memory, a frame of `PULL_FROM_BYTES` does not enter the ring: its reader copies it from where it is. A sum over
+ranks adds up vectors as they arrive. The memory is open to processes of this user alone, as their memory is to a
+debugger.
 
 With ``wait="spin"`` whole frames go through memory and a rank that waits looks at it for `SPIN_S` before it sleeps.
 That takes the wake-up out of a short frame, and a core per rank while it waits: for ranks that have a core each and no
-other program beside them.
-
-Ranks that have a core each may also have a `dsgd.comm.memory.segment`, through which whole rounds run without frames.
+other program beside them. Such ranks may also have a `dsgd.comm.memory.segment`, through which whole rounds run without
+frames.
 
 Cost per long frame: one copy, or two of pieces that are still in the cache, and a few wake-ups. Bytes and messages are
 counted as the same frames would be on TCP. The sums are bitwise the same.
-
-The memory is open to processes of this user alone, as their memory is to a debugger.
 
 Source: the two-copy protocol of MPICH's Nemesis (Buntinas, Mercier and Gropp 2006) and its single copies by
 ``process_vm_readv``; the sleeping side is ours, since their ranks always poll.

@@ -1,17 +1,14 @@
 """The transport between processes over TCP.
 
-Problem: ranks exchange after every few hundred microseconds of work, so a message must cost no more than its system
-calls; and a peer that dies, hangs or belongs to another job must cause an error, never a hang.
+Ranks exchange after every few hundred microseconds of work, so a message must cost no more than its system calls; and a
+peer that dies, hangs or belongs to another job must cause an error, never a hang. Frames go through blocking sockets in
+the thread of the rank (`dsgd.comm.sockets.link`), both ways at once. A closed connection means that the peer's process
+has gone; a deadline that passes means that it hangs. Every rank listens on one port, and is connected with some peers
+from the start, with any other when the two first exchange something (`dsgd.comm.sockets.mesh`).
 
-Every rank listens on one port. It is connected with some peers from the start and with any other when the two first
-exchange something (`dsgd.comm.sockets.mesh`); all connections begin with a `handshake`. Frames go through blocking
-sockets in the thread of the rank (`link`), both ways at once. A closed connection means that the peer's process has
-gone; a deadline that passes means that it hangs.
-
-Cost per message: two system calls and no copy beyond the kernel's own. Bytes are counted as sent, headers included.
-
-Why not the wires that Dask has: on one host a round trip of 1 KB takes about 15 us on blocking sockets, 500-700 us
-over the RPC of `distributed` and 13-28 ms as a round of tasks (``dsgd study transports`` measures it).
+Cost per message: two system calls and no copy beyond the kernel's own. Bytes are counted as sent, headers included. On
+one host a round trip of 1 KB takes about 15 us on blocking sockets, 500-700 us over the RPC of `distributed` and 13-28
+ms as a round of tasks (``dsgd study transports`` measures it).
 """
 
 from __future__ import annotations

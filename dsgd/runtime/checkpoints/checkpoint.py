@@ -1,10 +1,9 @@
 """Checkpoints of a fit in a folder or an object store, and snapshots in the memory of its ranks.
 
-**Checkpoints** are atomic, versioned and checksummed: a job of hours must survive the loss of the whole cluster; a file
-half written, damaged or of another job must never be taken for its state.
-
-Format: that of `dsgd.runtime.checkpoints.container`, version 1, with the magic ``DSGDCKPT``. The header has the version
-of dsgd, world size, position, configuration and id of the job, and time; the arrays are the state.
+Checkpoints are atomic, versioned and checksummed: a file half written, damaged or of another job must never be taken
+for the state of a job. Format: that of `dsgd.runtime.checkpoints.container`, version 1, with the magic ``DSGDCKPT``.
+The header has the version of dsgd, world size, position, configuration and id of the job, and time; the arrays are the
+state.
 
 Files are named by their position, ``checkpoint-EPOCH-ROUND.dsgd``, so that names sort by age. Last, ``newest.json``
 lists the files that count, newest first, with the job that wrote each and how often its gang had been formed; older

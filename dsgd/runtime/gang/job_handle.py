@@ -1,15 +1,11 @@
 """A job as the client sees it: requesting workers, the lease on them, watching, and releasing everything at the end.
 
-**The lease of a job's workers: renewed while the client attends to the job, and given up when it no longer does.**
-
-Problem: a client may be interrupted twice with ctrl-C, stopped by a debugger, or cut off, and then its workers would
-stay with a job that never ends.
-
-Method: a coroutine on the client's event loop, which no interrupt reaches, renews the lease every sixth of its time to
-live and checks whether the thread of the job still attends to it. That thread holds a lock for the length of a ``with``
-block; a lock is released in C, where no interrupt can intervene. Once the lock is free, the coroutine ends the job,
-unless the thread has already done so; it retries for as long as the lease lives. If the event loop itself stands still,
-nothing is renewed, and the scheduler ends the job (`Registry.expire`).
+A client may be interrupted twice with ctrl-C, stopped by a debugger, or cut off, and then its workers would stay with a
+job that never ends. So a coroutine on the client's event loop, which no interrupt reaches, renews the lease every sixth
+of its time to live and checks whether the thread of the job still attends to it. That thread holds a lock for the
+length of a ``with`` block; a lock is released in C, where no interrupt can intervene. Once the lock is free, the
+coroutine ends the job, unless the thread has already done so; it retries for as long as the lease lives. If the event
+loop itself stands still, nothing is renewed, and the scheduler ends the job (`Registry.expire`).
 """
 
 from __future__ import annotations

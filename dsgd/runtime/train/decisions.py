@@ -1,29 +1,21 @@
 """Decisions that all ranks reach alike: when training stops, and how long to wait for peers.
 
 An output has stopped once its objective, loss and penalty, has not improved by `tol` for `n_iter_no_change` epochs in a
-row. Training ends when every output has: outputs that have stopped train on until then, which does them good and costs
-no exchange of its own, so an epoch is the same work for all. scikit-learn, which trains one class after the other, ends
-each where it has stopped; `n_iter_` is the maximum there too. With early stopping the validation score of all outputs
-together takes the place of the objectives. Outputs that share one loss have one objective, and stop together.
+row. Training ends when every output has: outputs that have stopped train on until then, so an epoch is the same work
+for all. scikit-learn, which trains one class after the other, ends each where it has stopped; `n_iter_` is the maximum
+there too. With early stopping the validation score of all outputs together takes the place of the objectives. Outputs
+that share one loss have one objective, and stop together. The adaptive schedule first divides its rate by five, and
+gives up when that would be below 1e-6.
 
-The adaptive schedule first divides its rate by five, and gives up when that would be below 1e-6.
-
-**How long a rank waits for its peers, from the measured time of its rounds.**
-
-Problem: one fixed limit is either so short that it kills a job with long rounds, or so long that a program that hangs
-in rounds of milliseconds goes unnoticed for minutes.
-
-Update: after 20 measured rounds, and whenever as many more have been measured, the deadline of a wait becomes
-``max(floor, 10 * median round, 3 * longest round)``, never more than the limit that the job was given. The floor is a
-tenth of that limit, and at least a second: rounds of microseconds say nothing about how long a machine may swap.
-
-A round is short only between two rounds. At the end of an epoch ranks score rows and compare notes, rank 0 may write a
-file, and the slowest rank is waited for where there was no round at all: such a wait is measured by its own kind, and
-has the full limit until that is known. So has everything before the first round: kernels that compile, rows that load.
-
-Cost: two clock reads in a round that the ledger times anyway; a sort of 64 numbers every 20 rounds.
-
-Source: a multiple of what was measured, bounded on both sides, as TCP's retransmission timer (RFC 6298).
+**How long a rank waits for its peers.** One fixed limit either kills a job with long rounds, or lets a program that
+hangs in rounds of milliseconds go unnoticed for minutes. After 20 measured rounds, and whenever as many more have been
+measured, the deadline of a wait becomes ``max(floor, 10 * median round, 3 * longest round)``, never more than the limit
+that the job was given. The floor is a tenth of that limit, and at least a second: rounds of microseconds say nothing
+about how long a machine may swap. At the end of an epoch ranks score rows, rank 0 may write a file, and the slowest
+rank is waited for where there was no round at all: such a wait is measured by its own kind, and has the full limit
+until that is known. So has everything before the first round: kernels that compile, rows that load. Cost: two clock
+reads in a round that the ledger times anyway; a sort of 64 numbers every 20 rounds. Source: a multiple of what was
+measured, bounded on both sides, as TCP's retransmission timer (RFC 6298).
 """
 
 from __future__ import annotations

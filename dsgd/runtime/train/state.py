@@ -3,10 +3,8 @@
 A state is a set of plain arrays. The common state of all ranks is stored once; the own state of each (step counters,
 the average of its iterates, the L1 penalty its weights have received, the memory of its strategy) is one row per rank.
 A snapshot in the memory of a rank holds the counters of all ranks but otherwise only its own row; a checkpoint holds
-every row.
-
-Ranks that own the same rows as before restore their own row, and training continues bit for bit as if nothing had
-happened. Otherwise (another number of ranks, or rows assigned to other ranks):
+every row. Ranks that own the same rows as before restore their own row, and training continues bit for bit as if
+nothing had happened. Otherwise (another number of ranks, or rows assigned to other ranks):
 
 - if ranks had different models, all start from the mean, weighted by rows; ranks of gossip strategies, which have equal
   weights and may have masses under way, from the model that training would have returned. All get the mean of averaged
@@ -18,30 +16,20 @@ happened. Otherwise (another number of ranks, or rows assigned to other ranks):
   which is cut into rounds as a whole.
 
 What belongs to the rows of a rank (`dsgd.local.base.OF_ROWS`) continues only with the same rows, in the same places;
-with others it begins anew. Ranks have different numbers of them: in a table, the shorter ones end in zeros.
+with others it begins anew. Ranks have different numbers of them: in a table, the shorter ones end in zeros. Of the L1
+penalty both sides of the account go over as the model does: together they say what its dual is (`dsgd.local.sgd.Dual`),
+of which strategies may remember something too.
 
-Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
-(`dsgd.local.sgd.Dual`), of which strategies may remember something too.
+**The state that one call of ``partial_fit`` leaves for the next.** At the end of the last epoch, before the models of
+the ranks are combined, rank 0 gathers the contents of a checkpoint, except what the next call brings itself: the rows,
+the model if all ranks have the same one, and the place in the epoch. The next call passes it to its rank 0, which sends
+it to the ranks; a rank continues with its state whatever rows it is given, and another number of ranks takes it over as
+from a checkpoint. What a server remembers alongside its model is not among it, nor are the models of its workers. Cost:
+an all-gather of a dozen numbers and eight bytes per vector; a vector that is equal on all ranks is kept once, of every
+other one rank 0 gathers all rows.
 
-**The state that one call of ``partial_fit`` leaves for the next.** Strategies, compressors and local rules remember
-(momentum, residuals, centres, where random streams are). A user who calls for one epoch at a time wants what one
-training of as many epochs gives.
-
-At the end of the last epoch, before the models of the ranks are combined, rank 0 gathers the contents of a checkpoint,
-except what the next call brings itself: the rows, the model if all ranks have the same one, and the place in the epoch.
-The next call passes it to its rank 0, which sends it to the ranks.
-
-The next call has its own rows, so a rank continues with its state whatever rows it is given. Another number of ranks
-takes the state over as from a checkpoint (`dsgd.handover`).
-
-What a server remembers alongside its model is not among it, nor are the models of its workers: the next call begins
-with the model of the server.
-
-Cost: an all-gather of a dozen numbers and eight bytes per vector; a vector that is equal on all ranks is kept once, of
-every other one rank 0 gathers all rows. Where nothing is remembered that is all.
-
-**The mean of the last models of an epoch** (`dsgd.local.sgd`). A server and ranks that take the same steps have
-one model each and take it in after every step. Threads that step on one model take it in so often that it costs little
+**The mean of the last models of an epoch** (`dsgd.local.sgd`). A server and ranks that take the same steps have one
+model each and take it in after every step. Threads that step on one model take it in so often that it costs little
 alongside their steps, and at the end of an epoch add up what all have seen.
 """
 

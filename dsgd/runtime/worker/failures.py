@@ -1,16 +1,13 @@
 """How an error of a rank reaches the client, which one the client raises, and where ranks were when their job stopped.
 
-The rule: an error of this library (`DsgdError`: bad data, a deadline missed, a protocol broken) is raised on the
-client as itself, with a note that names the rank, because its text is written for the user. Anything else becomes a
+The rule: an error of this library (`DsgdError`: bad data, a deadline missed, a protocol broken) is raised on the client
+as itself, with a note that names the rank, because its text is written for the user. Anything else becomes a
 `RankError` that names rank, worker and host and carries the remote traceback, with the original as its ``__cause__``.
 
-**Where the ranks of a worker were when their job stopped.**
-
-Problem: an error that says that a rank waited for another one too long does not say what that one did instead.
-
-Method: a worker knows the threads of its ranks. When the job stops, for whatever reason, it looks where they are,
-before any of them has heard of it; a rank that raised is where it raised. The client asks for that when it raises an
-error that a deadline was missed. A process that is stopped, or whose interpreter lock is held, cannot answer.
+An error that says that a rank waited for another one too long does not say what that one did instead. So when a job
+stops, its worker looks where the threads of its ranks are, before any of them has heard of it; a rank that raised is
+where it raised. The client asks for that when a deadline was missed. A process that is stopped, or whose interpreter
+lock is held, cannot answer.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """What a worker process stores for its jobs, and numbers of its ranks on /metrics.
 
-Problem: seconds and bytes are in the ledgers of ranks, which the client gets when a fit ends. Who runs a cluster wants
-to see them while it trains, and those of all fits together.
-
-Method: the meters of a worker know the ledgers of the ranks that run and keep the sums of those that have ended. They
-are read when somebody looks at the page, from another thread: a number may be a round old. Ranks do nothing for it.
-
 Everything is keyed by job and held by one worker's plugin, never by the module: several workers may share a process.
 The scheduler opens a job before any of its tasks can arrive and closes it at the end, so a task that comes late finds
 no job and does nothing. A job that is opened again, when its gang is formed again, finds what it kept before.
+
+The meters of a worker know the ledgers of the ranks that run and keep the sums of those that have ended. They are read
+when somebody looks at the page, from another thread: a number may be a round old, and ranks do nothing for it.
 """
 
 from __future__ import annotations

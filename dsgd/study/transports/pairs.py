@@ -1,13 +1,11 @@
 """Two ranks that send each other messages: over sockets, rings of memory, and slots that both share.
 
-Problem: a channel that owns its buffers copies every message into them and out of them again.
+A channel that owns its buffers copies every message into them and out of them again. The two placements of the source:
 
-Two placements of tensors, as in the source:
-
-* **Static.** The size is known, so a slot for it is made once. The sender computes its message into the slot and then
-  sets the flag behind it; the receiver looks at the flag, uses the message where it is, and clears the flag. Nothing is
-  copied, and nothing allocated.
-* **Dynamic.** The size is known with the message. The sender writes address and size into a small slot; the receiver
+- **Static.** The size is known, so a slot for it is made once. The sender computes its message into the slot and then
+  sets the flag behind it; the receiver uses the message where it is, and clears the flag. Nothing is copied or
+  allocated.
+- **Dynamic.** The size is known with the message. The sender writes address and size into a small slot; the receiver
   allocates memory for them, reads the message from the memory of the sender (``process_vm_readv`` in the place of a
   one-sided RDMA read), and clears the flag. One copy and one allocation.
 

@@ -2,26 +2,16 @@
 
 Each end is a party. Its turn takes the array that came and fills the one that leaves. Two kinds of pairs exist:
 messages, which are written and read once at either end and do nothing else; and training with a parameter server, in
-which one party computes a gradient on its rows and the other takes a step with it and sends the model back.
+which one party computes a gradient on its rows and the other takes a step with it and sends the model back. The work of
+both in one process, with nothing sent, is the bound: no way can be faster on this memory.
 
-The work of both in one process, with nothing sent, is the bound: no way can be faster on this memory.
-
-**Copies and allocations of a process are counted where they happen, in calls of its C library.**
-
-Problem: what a library says of its copies is a promise, and a profile of samples is a guess. Hardware counters of
-memory are closed to an ordinary user.
-
-Method: a small library (``counting.c``) is loaded into a process before all others, so that the calls of Python, numpy,
-torch, OpenSSL and compiled kernels to ``memcpy``, ``memmove``, ``malloc`` and its relatives, ``send``, ``recv``,
-``read``, ``write``, ``process_vm_readv`` and theirs pass through it. It counts the bytes that these functions moved and
-calls the real ones. ``PYTHONMALLOC=malloc`` lets every object of Python be one of those allocations. Nothing else about
-the process is changed, but it is slower, so nothing is timed in it.
-
-What is not seen: copies of a few bytes that a compiler wrote out, loops that move numbers one by one, what ``realloc``
-moves, and memory that a program maps by itself. Over TLS the cipher reads and writes all data at both ends, which is
-not counted as a copy.
-
-Source: symbol interposition by the dynamic linker (``ld.so(8)``, LD_PRELOAD).
+**Copies and allocations** are counted in calls of the C library, since hardware counters of memory are closed to an
+ordinary user. A small library (``counting.c``) is loaded into a process before all others, so that the calls of Python,
+numpy, torch, OpenSSL and compiled kernels to ``memcpy``, ``malloc``, ``send``, ``read``, ``process_vm_readv`` and their
+relatives pass through it (LD_PRELOAD, ``ld.so(8)``). ``PYTHONMALLOC=malloc`` lets every object of Python be one of
+those allocations. The process is slower, so nothing is timed in it. What is not seen: copies of a few bytes that a
+compiler wrote out, loops that move numbers one by one, what ``realloc`` moves, and memory that a program maps by
+itself. Over TLS the cipher reads and writes all data at both ends, which is not counted as a copy.
 """
 
 from __future__ import annotations
