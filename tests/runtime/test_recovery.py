@@ -116,6 +116,17 @@ def test_the_same_number_of_ranks_ends_in_the_same_bits(client: Client, rows: An
     assert model.t_ == whole.t_
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_spare_worker_takes_the_place_of_the_lost_one(client: Client, rows: Any, at_epoch: Any, rank: int) -> None:
+    """The survivor stays in the gang: training begins anew where workers without a copy of the state take over."""
+    X, y = rows
+    resumed: list[Mapping[str, Any]] = []
+    at_epoch({12: lambda: signal_rank(client, rank)}, resumed)
+    with pytest.warns(RuntimeWarning, match="with 2 ranks and all rows"):
+        SGDClassifier(**OPTIONS | {"n_jobs": 2}, client=Gang(client, on_failure="restart")).fit(X, y)
+    assert [event["resumed_epoch"] >= 2 for event in resumed] == [True]
+
+
 @pytest.mark.slow
 def test_the_best_model_survives_the_rank_that_has_scored_it(client: Client, rows: Any, at_epoch: Any) -> None:
     """When the worker of rank 0 is lost, another one scores the validation rows, and an early best model is kept."""

@@ -500,6 +500,8 @@ class Recovery:
 
     def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo]) -> Plan:
         """Return the plan of the next gang; see `make_plan` for errors."""
+        # Survivors are leased to this very job: they come before spare workers, which have no copy of the state.
+        workers = [replace(worker, busy=worker.busy and worker.address not in self.kept) for worker in workers]
         free = [worker for worker in workers if worker.address not in self._out]
         if self._plan is not None and isinstance(self._policy, Shrink) and self.events[-1]["kind"] != "joined":
             return self._shrunk(self._plan, {worker.address for worker in free})
