@@ -30,6 +30,7 @@ from dsgd import sync
 from dsgd.compress import DGC, AdaptiveThreshold, ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, Threshold, TopK
 from dsgd.errors import InvalidDataError
 from dsgd.estimators import SGDClassifier
+from dsgd.local import AbstractRule, Adam
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sim.network import AbstractStragglers
@@ -360,7 +361,7 @@ class Contest:
     seeds: int = 10
     trials: int = 10
     tuning_seeds: int = 1
-    optimizer: str | None = None
+    optimizer: AbstractRule | None = None
 
     def train(self, problem: Problem, strategy: Any, rate: float, seed: int, pace: float = 1.0) -> Outcome | None:
         """Return what a training comes to; None if the model leaves the range of numbers."""
@@ -514,7 +515,7 @@ _MOMENTS: Final = Contest(
         replace(_quality("desloc/objective", "DES-LOC", "local Adam"), controls=(_KEPT_BACK, _ONCE, _ZEROS)),
     ),
     "Adam with its model averaged every 64 rows, first moments at every third average, second moments at every sixth:",
-    problems=tuple(replace(one, eta0=0.02) for one in _PROBLEMS), optimizer="adam",
+    problems=tuple(replace(one, eta0=0.02) for one in _PROBLEMS), optimizer=Adam(),
 )  # fmt: skip
 _SKEWED: Final = Contest(
     "skewed",
