@@ -176,8 +176,24 @@ def test_a_search_gives_each_method_as_many_trials_and_reports_them(rows: tuple[
         runs = [row for row in found.rows if row["strategy"] == name]
         assert {(row["sync"], row["eta0"]) for row in runs} == {(best["sync"], best["eta0"])}
     page = found.page()
-    assert [table.title for table in page.details] == ["Methods", "Search for rate and period"]
+    assert [table.title for table in page.details] == ["Methods", "Search for rates, periods and own parameters"]
     assert found.to_frame("search")["chosen"].sum() == 3
+
+
+def test_a_search_goes_over_own_parameters(rows: tuple[np.ndarray, np.ndarray]) -> None:
+    """Values are tried from the method's own on, within as many trials as others have, and the best is run."""
+    found = dsgd.compare(
+        {"local": 20, "SlowMo": "slowmo:every=20,slow_momentum=0.0"}, *rows, cluster=SIMULATED, tune=7,
+        tune_over={"SlowMo": {"slow_momentum": (0.0, 0.9)}}, estimator=MODEL, seeds=1, epochs=2, looks=[],
+    )  # fmt: skip
+    tried = [row for row in found.search if row["strategy"] == "SlowMo"]
+    assert len(tried) == sum(row["strategy"] == "local" for row in found.search) == 7
+    assert "slow_momentum=0.0" in tried[0]["sync"]
+    assert sum("slow_momentum=0.9" in row["sync"] for row in tried) in range(1, 7)
+    (taken,) = (row for row in tried if row["chosen"])
+    assert "slow_momentum=0.9" in taken["sync"]
+    (run,) = (row for row in found.rows if row["strategy"] == "SlowMo")
+    assert run["sync"] == taken["sync"]
 
 
 def test_the_same_period_is_given_to_all_that_have_one(rows: tuple[np.ndarray, np.ndarray]) -> None:
@@ -297,6 +313,11 @@ class Broken(Beyond):
         ({"looks": [1.5]}, "parts of the first epoch"),
         ({"looks": [9]}, r"looks=\.\.\.\) must be"),
         ({"tune": -1}, r"tune=\.\.\.\) must be"),
+        ({"tune_over": {"local": {"overlap": (False, True)}}}, "needs tune"),
+        ({"tune": 2, "tune_over": {"far": {}}}, "'far' is none of the methods, local"),
+        ({"tune": 2, "tune_over": {"local": {"every": (20, 40)}}}, "its period is searched in any case"),
+        ({"tune": 2, "tune_over": {"local": {"momentum": ("zero",)}}}, "its own among them"),
+        ({"tune": 2, "tune_over": {"local": {"momentum": ("keep", "lose")}}}, "lose"),
         ({"target": 0.0}, r"target=\.\.\.\) must be"),
         ({"every": 0}, r"every=\.\.\.\) must be"),
         ({"ranks": 2}, "leave ranks out"),

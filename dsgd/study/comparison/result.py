@@ -288,13 +288,13 @@ def _said(found: Interval | None, form: Callable[[float], str], even: float, wor
 
 
 def search_table(rows: Sequence[Row]) -> report.Table:
-    """Return what was tried for rate and period, one row per trial."""
+    """Return what was tried for rates, periods and own parameters, one row per trial."""
     note = (
         f"All trials have seed {rows[0]['seed']}, which no other run has. * taken: soonest at the target, which is the "
         "best final objective of all trials and a little; else the lowest objective."
     )
     return report.Table.of(
-        "Search for rate and period",
+        "Search for rates, periods and own parameters",
         rows,
         "strategy = name | with = sync | rate = rate | s to target = to_target_s:3 | objective = objective",
         note,
