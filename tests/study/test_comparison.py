@@ -176,7 +176,8 @@ def test_a_search_gives_each_method_as_many_trials_and_reports_them(rows: tuple[
         runs = [row for row in found.rows if row["strategy"] == name]
         assert {(row["sync"], row["eta0"]) for row in runs} == {(best["sync"], best["eta0"])}
     page = found.page()
-    assert [table.title for table in page.details] == ["Methods", "Search for rates, periods and own parameters"]
+    assert [table.title for table in page.details][:1] == ["Methods"]
+    assert page.details[-1].title == "Search for rates, periods and own parameters"
     assert found.to_frame("search")["chosen"].sum() == 3
 
 
@@ -224,6 +225,34 @@ def test_every_two_methods_can_be_compared(found: Comparison) -> None:
     assert all("x" in row[beside.columns.index("objective")] for row in beside.rows)
     with pytest.raises(InvalidParameterError, match="one of local, top-k"):
         found.versus("nobody")
+
+
+def test_methods_are_compared_at_equal_costs(found: Comparison) -> None:
+    """Each at its last point within the budget, by default what the cheapest has spent at its end."""
+    own = {name: [row for row in found.rows if row["strategy"] == name] for name in METHODS}
+    ends = {name: max(row["bytes_sent"] for row in rows) for name, rows in own.items()}
+    cheapest, dearest = (by(ends, key=lambda name: ends[name]) for by in (min, max))
+    table = found.at_equal("bytes_sent", beside=dearest)
+    assert [row[0] for row in table.rows] == list(METHODS)
+    cells = {row[0]: row for row in table.rows}
+    assert (cells[cheapest][1], cells[dearest][1] == "2") == ("2", False)
+    assert cells[dearest][5:] == ("-", "-")
+    for name, rows in own.items():
+        last = [[at["objective"] for at in row["curve"] if at["bytes_sent"] <= ends[cheapest]][-1] for row in rows]
+        assert cells[name][3] == f"{np.median(last):.4f}"
+    planted = [
+        {**row, "curve": [{**at, "objective": (0.2 if row["strategy"] == cheapest else 0.4) + row["seed"] / 1e4}
+                          for at in row["curve"]]}
+        for row in found.rows
+    ]  # fmt: skip
+    for beside, other, word in ((dearest, cheapest, "lower"), (cheapest, dearest, "higher")):
+        rows_beside = Comparison(planted, [], 0.02).at_equal("bytes_sent", beside=beside).rows
+        assert next(row[6] for row in rows_beside if row[0] == other) == word
+    every = found.at_equal("seconds", 1e9, beside="gossip").rows
+    assert [row[1] for row in every] == ["2"] * len(METHODS)
+    assert {row[6] for row in found.at_equal("bytes_sent", 1.0).rows} == {"no point within"}
+    with pytest.raises(InvalidParameterError, match="seconds, bytes_sent, and one of local"):
+        found.at_equal("rounds")  # type: ignore[arg-type]
 
 
 def test_curves_that_end_far_above_the_target_are_drawn(found: Comparison) -> None:
