@@ -176,8 +176,25 @@ def test_a_search_gives_each_method_as_many_trials_and_reports_them(rows: tuple[
         runs = [row for row in found.rows if row["strategy"] == name]
         assert {(row["sync"], row["eta0"]) for row in runs} == {(best["sync"], best["eta0"])}
     page = found.page()
-    assert [table.title for table in page.details] == ["Methods", "Search for rate and period"]
+    assert [table.title for table in page.details][:1] == ["Methods"]
+    assert page.details[-1].title == "Search for rates, periods and own parameters"
     assert found.to_frame("search")["chosen"].sum() == 3
+
+
+def test_a_search_goes_over_own_parameters(rows: tuple[np.ndarray, np.ndarray]) -> None:
+    """Values are tried from the method's own on, within as many trials as others have, and the best is run."""
+    found = dsgd.compare(
+        {"local": 20, "SlowMo": "slowmo:every=20,slow_momentum=0.0"}, *rows, cluster=SIMULATED, tune=7,
+        tune_over={"SlowMo": {"slow_momentum": (0.0, 0.9)}}, estimator=MODEL, seeds=1, epochs=2, looks=[],
+    )  # fmt: skip
+    tried = [row for row in found.search if row["strategy"] == "SlowMo"]
+    assert len(tried) == sum(row["strategy"] == "local" for row in found.search) == 7
+    assert "slow_momentum=0.0" in tried[0]["sync"]
+    assert sum("slow_momentum=0.9" in row["sync"] for row in tried) in range(1, 7)
+    (taken,) = (row for row in tried if row["chosen"])
+    assert "slow_momentum=0.9" in taken["sync"]
+    (run,) = (row for row in found.rows if row["strategy"] == "SlowMo")
+    assert run["sync"] == taken["sync"]
 
 
 def test_the_same_period_is_given_to_all_that_have_one(rows: tuple[np.ndarray, np.ndarray]) -> None:
@@ -208,6 +225,34 @@ def test_every_two_methods_can_be_compared(found: Comparison) -> None:
     assert all("x" in row[beside.columns.index("objective")] for row in beside.rows)
     with pytest.raises(InvalidParameterError, match="one of local, top-k"):
         found.versus("nobody")
+
+
+def test_methods_are_compared_at_equal_costs(found: Comparison) -> None:
+    """Each at its last point within the budget, by default what the cheapest has spent at its end."""
+    own = {name: [row for row in found.rows if row["strategy"] == name] for name in METHODS}
+    ends = {name: max(row["bytes_sent"] for row in rows) for name, rows in own.items()}
+    cheapest, dearest = (by(ends, key=lambda name: ends[name]) for by in (min, max))
+    table = found.at_equal("bytes_sent", beside=dearest)
+    assert [row[0] for row in table.rows] == list(METHODS)
+    cells = {row[0]: row for row in table.rows}
+    assert (cells[cheapest][1], cells[dearest][1] == "2") == ("2", False)
+    assert cells[dearest][5:] == ("-", "-")
+    for name, rows in own.items():
+        last = [[at["objective"] for at in row["curve"] if at["bytes_sent"] <= ends[cheapest]][-1] for row in rows]
+        assert cells[name][3] == f"{np.median(last):.4f}"
+    planted = [
+        {**row, "curve": [{**at, "objective": (0.2 if row["strategy"] == cheapest else 0.4) + row["seed"] / 1e4}
+                          for at in row["curve"]]}
+        for row in found.rows
+    ]  # fmt: skip
+    for beside, other, word in ((dearest, cheapest, "lower"), (cheapest, dearest, "higher")):
+        rows_beside = Comparison(planted, [], 0.02).at_equal("bytes_sent", beside=beside).rows
+        assert next(row[6] for row in rows_beside if row[0] == other) == word
+    every = found.at_equal("seconds", 1e9, beside="gossip").rows
+    assert [row[1] for row in every] == ["2"] * len(METHODS)
+    assert {row[6] for row in found.at_equal("bytes_sent", 1.0).rows} == {"no point within"}
+    with pytest.raises(InvalidParameterError, match="seconds, bytes_sent, and one of local"):
+        found.at_equal("rounds")  # type: ignore[arg-type]
 
 
 def test_curves_that_end_far_above_the_target_are_drawn(found: Comparison) -> None:
@@ -297,6 +342,11 @@ class Broken(Beyond):
         ({"looks": [1.5]}, "parts of the first epoch"),
         ({"looks": [9]}, r"looks=\.\.\.\) must be"),
         ({"tune": -1}, r"tune=\.\.\.\) must be"),
+        ({"tune_over": {"local": {"overlap": (False, True)}}}, "needs tune"),
+        ({"tune": 2, "tune_over": {"far": {}}}, "'far' is none of the methods, local"),
+        ({"tune": 2, "tune_over": {"local": {"every": (20, 40)}}}, "its period is searched in any case"),
+        ({"tune": 2, "tune_over": {"local": {"momentum": ("zero",)}}}, "its own among them"),
+        ({"tune": 2, "tune_over": {"local": {"momentum": ("keep", "lose")}}}, "lose"),
         ({"target": 0.0}, r"target=\.\.\.\) must be"),
         ({"every": 0}, r"every=\.\.\.\) must be"),
         ({"ranks": 2}, "leave ranks out"),

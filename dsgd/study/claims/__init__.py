@@ -7,8 +7,8 @@
     claims_page(rows, statements).save("claims/")
 
 Statements are in `dsgd.study.published`; here is what measures them: `codes` counts bytes, `contests` compares methods,
-each at its own rate, on simulated clusters, `fits` those that differ in their rates, `studies` runs the studies on
-small grids.
+each at its own rate, on simulated clusters, `fits` those that differ in their rates, `local_gd` fits powers to losses,
+`studies` runs the studies on small grids.
 `registry` puts them together, runs them and makes the page.
 """
 

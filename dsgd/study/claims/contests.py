@@ -30,6 +30,7 @@ from dsgd import sync
 from dsgd.compress import DGC, AdaptiveThreshold, ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, Threshold, TopK
 from dsgd.errors import InvalidDataError
 from dsgd.estimators import SGDClassifier
+from dsgd.local import AbstractRule, Adam
 from dsgd.report import Claim
 from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sim.network import AbstractStragglers
@@ -360,6 +361,7 @@ class Contest:
     seeds: int = 10
     trials: int = 10
     tuning_seeds: int = 1
+    optimizer: AbstractRule | None = None
 
     def train(self, problem: Problem, strategy: Any, rate: float, seed: int, pace: float = 1.0) -> Outcome | None:
         """Return what a training comes to; None if the model leaves the range of numbers."""
@@ -370,6 +372,7 @@ class Contest:
         model = SGDClassifier(
             loss="log_loss", alpha=_ALPHA, learning_rate="constant", eta0=rate, max_iter=self.epochs, tol=None,
             sync=strategy, fit_intercept=problem.fit_intercept, random_state=seed, n_jobs=self.ranks, client=cluster,
+            optimizer=self.optimizer,
         )  # fmt: skip
         try:
             model.fit(blocks, None)
@@ -503,6 +506,17 @@ _RARE: Final = Contest(
     "Hundreds of steps between exchanges, with the published outer rate and momentum, 0.7 and 0.9:", ranks=2,
     epochs=16,
 )  # fmt: skip
+_KEPT_BACK: Final = "moments stay"
+_MOMENTS: Final = Contest(
+    "moments",
+    {"local Adam": sync.DESLOC(64, 1, 1), "DES-LOC": sync.DESLOC(64, 3, 6), _KEPT_BACK: sync.LocalSGD(64)},
+    (
+        replace(_saves("desloc/bytes", "bytes", "DES-LOC", "local Adam"), controls=(_KEPT_BACK, _ONCE, _ZEROS)),
+        replace(_quality("desloc/objective", "DES-LOC", "local Adam"), controls=(_KEPT_BACK, _ONCE, _ZEROS)),
+    ),
+    "Adam with its model averaged every 64 rows, first moments at every third average, second moments at every sixth:",
+    problems=tuple(replace(one, eta0=0.02) for one in _PROBLEMS), optimizer=Adam(),
+)  # fmt: skip
 _SKEWED: Final = Contest(
     "skewed",
     {
@@ -601,5 +615,5 @@ _UNHURRIED: Final = Contest(
     stragglers="heavy-tail",
 )  # fmt: skip
 #: The contests of this module, and their measures.
-CONTESTS: Final = (_AVERAGES, _RARE, _COMPRESSED, _NEIGHBOURS, _STRAGGLERS, _UNHURRIED, _STALE, _SKEWED)
+CONTESTS: Final = (_AVERAGES, _RARE, _MOMENTS, _COMPRESSED, _NEIGHBOURS, _STRAGGLERS, _UNHURRIED, _STALE, _SKEWED)
 MEASURES: Final = tuple(contest.measure() for contest in CONTESTS)

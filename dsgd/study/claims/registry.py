@@ -21,13 +21,13 @@ from typing import Any, Final
 
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Claim, Page, Table, seconds_text
-from dsgd.study.claims import codes, contests, fits, studies
+from dsgd.study.claims import codes, contests, fits, local_gd, studies
 from dsgd.study.frame.report import doubts, facts
 from dsgd.study.frame.rows import Row, Run, check_rows
 from dsgd.study.frame.study import Batch, Grid, Study, run_study
 from dsgd.study.published import GOOD, STATEMENTS, Measure, Statement, citations
 
-_ALL: Final = (*codes.MEASURES, *contests.MEASURES, *fits.MEASURES, *studies.MEASURES)
+_ALL: Final = (*codes.MEASURES, *contests.MEASURES, *fits.MEASURES, *local_gd.MEASURES, *studies.MEASURES)
 
 #: All measures by name. Those that time this machine come first: later the load would be that of the others.
 MEASURES: Final = MappingProxyType({measure.name: measure for measure in sorted(_ALL, key=lambda one: not one.timed)})

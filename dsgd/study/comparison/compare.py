@@ -2,7 +2,8 @@
 
 Problem: methods that are compared at one rate and one period are compared at what suits one of them.
 
-Method: trials lie on a grid around what was given, rates and periods in powers of four, the nearest first. All trials
+Method: trials lie on a grid around what was given, rates and periods in powers of four, own parameters in the values
+that were listed, the nearest first. All trials
 of all methods have one seed, which no run of the comparison has. The target is the best final objective among them and
 a little. Of each method the trial is taken that reaches it in the fewest seconds; where none does, the one with the
 lowest objective. What was tried is reported.
@@ -15,9 +16,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sklearn.base import clone
 
@@ -34,6 +36,7 @@ from dsgd.study.comparison.runs import (
     check_estimator,
     check_looks,
     opened,
+    parameters_of,
     period_of,
     read_methods,
     rehearse,
@@ -63,6 +66,7 @@ def compare(
     partition: str = "shuffled",
     every: int | None = None,
     tune: int = 0,
+    tune_over: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
     epochs: int = 4,
     looks: Iterable[float] | None = None,
     estimator: SGDClassifier | None = None,
@@ -108,6 +112,9 @@ def compare(
         around the given values, with a seed that no run of the comparison uses. 0 searches nothing. Rates are searched
         if the schedule of the estimator has an initial rate (``learning_rate="constant"``, ``"invscaling"`` or
         ``"adaptive"``).
+    tune_over : mapping, optional
+        Parameters of their own that are searched as well, by method: their values in order, of which the method has
+        one, as in ``{"SlowMo": {"slow_momentum": (0.0, 0.2, 0.4)}}``. The number of trials stays `tune`.
     epochs : int, default 4
         Passes over the rows.
     looks : iterable of float, optional
@@ -162,13 +169,13 @@ def compare(
     if target is not None:
         check_number("compare(target=...)", target, low=0, open_low=True)
     # Before workers are started: what is wrong with methods does not depend on how many there are.
-    read_methods(methods, every, "threads")
+    over = _check_over(read_methods(methods, every, "threads"), tune_over or {}, int(tune))
     with opened(cluster, ranks) as place, tempfile.TemporaryDirectory() as passing, _shown(on_progress) as say:
         chosen = {SEQUENTIAL: EpochAveraging(), **read_methods(methods, every, place.kind)}
         data = split_data(model, X, y, test, partition, place.ranks, name=name)
         problem = Problem(data, clone(model).set_params(encoder=None), place, partition, at)
         rehearse(problem, {name: one for name, one in chosen.items() if name != SEQUENTIAL})
-        tried = _trials(problem, chosen, int(tune)) if tune else []
+        tried = _trials(problem, chosen, over, int(tune)) if tune else []
         entries = [_entry(problem, name, one) for name, one in chosen.items()]
         n_runs = len(tried) + len(all_seeds) * len(entries)
 
@@ -216,18 +223,51 @@ def _entry(problem: Problem, name: str, strategy: AbstractStrategy[Any], eta0: f
     return Entry(name, strategy, ranks, float(problem.estimator.eta0) if eta0 is None else eta0)
 
 
-def _trials(problem: Problem, methods: Mapping[str, AbstractStrategy[Any]], n: int) -> list[Entry]:
+#: Values of parameters by method and name.
+_Over: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]
+
+
+def _check_over(methods: Mapping[str, AbstractStrategy[Any]], over: _Over, tune: int) -> _Over:
+    """Return the parameters to search, if methods have them and all values."""
+    if over and not tune:
+        raise InvalidParameterError("compare(tune_over=...) needs tune, the number of trials of each method.")
+    for name, ladders in over.items():
+        if name not in methods:
+            raise InvalidParameterError(
+                f"compare(tune_over=...): {name!r} is none of the methods, {', '.join(methods)}."
+            )
+        for key, values in ladders.items():
+            own = getattr(methods[name], key, None)
+            if key not in parameters_of(methods[name]) or key == period_of(methods[name])[0] or own not in values:
+                raise InvalidParameterError(
+                    f"compare(tune_over=...): {name!r} is {methods[name]!r}. Give values of its parameters, its own "
+                    f"among them; its period is searched in any case. Got {key!r}: {values!r}."
+                )
+            for value in values:
+                replace(methods[name], **{key: value})  # type: ignore[type-var]
+    return over
+
+
+def _trials(problem: Problem, methods: Mapping[str, AbstractStrategy[Any]], over: _Over, n: int) -> list[Entry]:
     """Return the trials of all methods, `n` of each at most, method by method, and of one rank first."""
     found = []
     for name, strategy in methods.items():
         period = None if name == SEQUENTIAL else period_of(strategy)[1]
         rates = range(-_REACH, _REACH + 1) if problem.has_rate else (0,)
         periods = range(-_REACH, _REACH + 1) if period else (0,)
+        ladders = over.get(name, {})
+        own = [list(values).index(getattr(strategy, key)) for key, values in ladders.items()]
+        steps = [range(-at, len(values) - at) for at, values in zip(own, ladders.values(), strict=True)]
         # Nearest first; of equally near ones the larger rate, then the shorter period.
-        grid = sorted(product(rates, periods), key=lambda at: (abs(at[0]) + abs(at[1]), abs(at[1]), -at[0], at[1]))
+        grid = sorted(
+            product(rates, periods, *steps),
+            key=lambda at: (sum(map(abs, at)), sum(map(abs, at[1:])), -at[0], at[1:]),
+        )
         entries = dict[tuple[str, float], Entry]()
-        for rate, longer in grid:
+        for rate, longer, *along in grid:
             moved = with_period(strategy, max(1, round(period * _STEP**longer))) if period else strategy
+            changes = {key: ladders[key][at + step] for key, at, step in zip(ladders, own, along, strict=True)}
+            moved = replace(moved, **changes)  # type: ignore[type-var]
             entry = _entry(problem, name, moved, problem.estimator.eta0 * _STEP**rate)
             entries.setdefault((repr(moved), entry.eta0), entry)
         found += list(entries.values())[:n]

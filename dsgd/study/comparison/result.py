@@ -16,6 +16,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
 from dsgd import report
 from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.report.figures import GREY, MARKERS, ORANGE, SERIES, SKY, TEXT, texts_at
@@ -27,6 +29,8 @@ from dsgd.study.published import Interval, as_points, as_times, ratio, were_busy
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_WORTH: Final = ("objective", "test_accuracy")
 
 #: What a comparison answers.
 QUESTION: Final = "How do these methods compare?"
@@ -287,14 +291,61 @@ def _said(found: Interval | None, form: Callable[[float], str], even: float, wor
     return [found.text(form), high if found.low > even else low]
 
 
+#: What may be spent equally, and its text and noun.
+_COSTS: Final[Mapping[str, tuple[Callable[[float], str], str]]] = {
+    "seconds": (report.seconds_text, "seconds"), "bytes_sent": (report.byte_text, "bytes"),
+}  # fmt: skip
+
+
+def equal_table(
+    gang: StrategyGang, cost: str, budget: float | None = None, *, beside: str, busy: bool = False
+) -> report.Table:
+    """Return what strategies have reached when each has spent as many seconds or bytes, beside one of them."""
+    cells = [cell for cell in gang.cells if cell.may_claim]
+    ends = [max(row["curve"][-1][cost] for row in cell.rows) for cell in cells]
+    least = min(filter(None, ends), default=0.0)
+    budget, (text, noun) = least if budget is None else budget, _COSTS[cost]
+    seen: dict[str, dict[int, Row]] = {}
+    for cell in cells:
+        within = {row["seed"]: [point for point in row["curve"] if point[cost] <= budget] for row in cell.rows}
+        if all(within.values()):
+            seen[cell.name] = {seed: points[-1] for seed, points in within.items()}
+    rows = list[tuple[str, ...]]()
+    for cell in gang.cells:
+        if cell.name not in seen:
+            rows.append((cell.name, *("-",) * 5, "no point within" if cell in cells else "no claim"))
+            continue
+        at, of_other = (
+            {
+                name: {seed: point[name] for seed, point in seen.get(one, {}).items()}
+                for name in ("epoch", cost, *_WORTH)
+            }
+            for one in (cell.name, beside)
+        )
+        medians = {name: float(np.median(list(values.values()))) for name, values in at.items()}
+        said = ["-", "-"]
+        if cell.name != beside:
+            said = _said(ratio(at["objective"], of_other["objective"]), as_times, 1.0, ("lower", "higher"))
+            said[-1] = "undecided" if busy and cost == "seconds" else said[-1]
+        shown = f"{medians['objective']:.4f}", f"{medians['test_accuracy']:.2%}"
+        rows.append((cell.name, f"{medians['epoch']:g}", text(medians[cost]), *shown, *said))
+    note = (
+        f"Of each method the last point of its curve that costs no more than {text(budget)}; medians over the seeds. "
+        f"Beside {beside}: the objective over its own, with a 95 % interval over the seeds. More looks place methods "
+        "better that have spent much less than they may."
+    )
+    columns = ("strategy", "epochs", "spent", "objective", "accuracy", f"beside {beside}", "verdict")
+    return report.Table(f"At equal {noun}: {text(budget)}", columns, rows, note)
+
+
 def search_table(rows: Sequence[Row]) -> report.Table:
-    """Return what was tried for rate and period, one row per trial."""
+    """Return what was tried for rates, periods and own parameters, one row per trial."""
     note = (
         f"All trials have seed {rows[0]['seed']}, which no other run has. * taken: soonest at the target, which is the "
         "best final objective of all trials and a little; else the lowest objective."
     )
     return report.Table.of(
-        "Search for rate and period",
+        "Search for rates, periods and own parameters",
         rows,
         "strategy = name | with = sync | rate = rate | s to target = to_target_s:3 | objective = objective",
         note,
@@ -463,6 +514,33 @@ class Comparison:
             raise InvalidParameterError(f"versus(beside=...) must be one of {', '.join(self.cells)}. Got {beside!r}.")
         return versus_table(self.gang, excess=self.target_excess, beside=beside, busy=were_busy(self.rows))
 
+    def at_equal(
+        self, cost: Literal["seconds", "bytes_sent"], budget: float | None = None, *, beside: str | None = None
+    ) -> report.Table:
+        """Return objective and accuracy of methods when each has spent as much, with intervals beside one of them.
+
+        Parameters
+        ----------
+        cost : {"seconds", "bytes_sent"}
+            What is spent: seconds of training, or bytes that all ranks send for the algorithm.
+        budget : float, optional
+            How much; by default as much as the cheapest method has spent at its end.
+        beside : str, optional
+            The method that others are compared with; by default the first.
+
+        Raises
+        ------
+        InvalidParameterError
+            There is no such cost or method.
+        """
+        beside = self.gang.cells[0].name if beside is None else beside
+        if cost not in _COSTS or beside not in self.cells:
+            raise InvalidParameterError(
+                f"at_equal(cost=..., beside=...) must be one of {', '.join(_COSTS)}, and one of "
+                f"{', '.join(self.cells)}. Got {cost!r}, {beside!r}."
+            )
+        return equal_table(self.gang, cost, budget, beside=beside, busy=were_busy(self.rows))
+
     def __str__(self) -> str:
         """Return the tables and the answer as text."""
         text = io.StringIO()
@@ -535,6 +613,7 @@ class Comparison:
             else "The schedule is optimal, which has no first rate of its own.",
             n_text=2,
         )
+        spent = self.at_equal("seconds"), self.at_equal("bytes_sent")
         model = f"{first['model']}; {first['partition']} partition; looked at after {joined(first['looks'])} epochs"
         return {
             "answer": self.answer,
@@ -546,7 +625,7 @@ class Comparison:
             "data": [data_table(self.rows, "features", "non-zero", "commonest label")],
             "figures": [curves_figure(gang, excess), front_figure(gang, excess)],
             "tables": self._tables(),
-            "details": [methods, *([search_table(self.search)] if self.search else [])],
+            "details": [methods, *spent, *([search_table(self.search)] if self.search else [])],
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:

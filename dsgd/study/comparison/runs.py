@@ -188,9 +188,14 @@ def family(strategy: AbstractStrategy[Any]) -> str:
     return FAMILIES[0] if type(strategy) in _AVERAGES else FAMILIES[1]
 
 
+def parameters_of(strategy: AbstractStrategy[Any]) -> set[str]:
+    """Return the names of the parameters of a strategy."""
+    return {field.name for field in fields(strategy) if field.init}  # type: ignore[arg-type]
+
+
 def period_of(strategy: AbstractStrategy[Any]) -> tuple[str, int | None]:
     """Return the parameter that is the period of a strategy, and its value; ``("", None)`` where there is none."""
-    names = {field.name for field in fields(strategy) if field.init}  # type: ignore[arg-type]
+    names = parameters_of(strategy)
     name = next((name for name in _PERIODS if name in names), "")
     value = getattr(strategy, name) if name else None
     if name and value is None:
