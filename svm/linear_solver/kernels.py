@@ -89,8 +89,10 @@ def best_dual(slack: float, epsilon: float, low: float, high: float, ridge: floa
     """Return the b in [low, high] that maximises ``b slack - epsilon |b| - ridge (b - centre)**2 / 2``."""
     # Without a branch: which case a row is in cannot be predicted, and a wrong guess takes longer than all the rest.
     point = slack + ridge * centre
-    beyond = max(point - epsilon, 0.0) + min(point + epsilon, 0.0)
-    return min(max(beyond / ridge if beyond != 0.0 else 0.0, low), high)
+    beyond = (point - epsilon if point > epsilon else 0.0) + (point + epsilon if point < -epsilon else 0.0)
+    best = beyond / ridge if beyond != 0.0 else 0.0
+    best = best if best > low else low
+    return best if best < high else high
 
 
 @kernel

@@ -275,7 +275,7 @@ def _newton_direction(
         for k in range(j + _ONE):
             matrix[j, k] = 1.0 if j == k else 0.0
     for start in range(np.uint64(0), n, size):
-        n_here = min(size, n - start)
+        n_here = size if size < n - start else n - start
         padded = (n_here + np.uint64(7)) // np.uint64(8) * np.uint64(8)
         for j in range(width):
             for place in range(padded):
@@ -353,7 +353,7 @@ def _take_steps(
             state[2] = dual
             for i in range(beta.shape[0]):
                 best_beta[i] = beta[i]
-        gap = max(state[1] - state[2], 0.0)
+        gap = state[1] - state[2]
         if state[1] <= 0.0 or gap / state[1] <= tol:
             return True
         if state[0] >= most_steps:
