@@ -46,7 +46,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from dsgd.collectives import Team
-from dsgd.kernels.jit import inlined, leaf_kernel, part
+from dsgd.kernels.jit import inlined, leaf_kernel
 from dsgd.linear_model.newton import conjugate_gradients
 from dsgd.svm.linear_solver.kernels import (
     DualTerms,
@@ -225,7 +225,6 @@ def _solve_small(
 _any_order = inlined({"reassoc", "contract"})
 _ONE = np.uint64(1)
 _line_derivatives = _any_order(line_derivatives.py_func)
-_score_rows, _add_rows = part()(score_rows.py_func), part()(add_rows.py_func)
 
 
 @_any_order
@@ -337,7 +336,7 @@ def _take_steps(
     width, has_moved = weights.shape[0], False
     while True:
         loss, dual = _place_and_measure(scores, terms, ridge, centre, beta, change)
-        _add_rows(rows, change, combined)
+        add_rows(rows, change, combined)
         size, error = 0.0, 0.0
         for j in range(width):
             gradient[j] = weights[j] - combined[j]
@@ -369,7 +368,7 @@ def _take_steps(
             direction[j] = -gradient[j]
         if not _newton_direction(rows, smoothed, beta, interior, block, matrix, direction):
             return True
-        _score_rows(rows, direction, along)
+        score_rows(rows, direction, along)
         linear, square, first = 0.0, 0.0, 0.0
         for j in range(width):
             linear += weights[j] * direction[j]
