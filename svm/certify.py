@@ -182,7 +182,7 @@ _HALVINGS = 60
 
 def count_proven(problem: LinearProblem, solution: LinearSolution, team: Team) -> int:
     """Return how many dual variables a solution proves; see `prove_linear`."""
-    return int(team.totals(float(np.isfinite(prove_linear(problem, solution, team)).sum()))[0])
+    return int(team.totals(float(np.count_nonzero(np.isfinite(prove_linear(problem, solution, team)))))[0])
 
 
 def prove_linear(problem: LinearProblem, solution: LinearSolution, team: Team) -> FloatVector:
@@ -215,13 +215,10 @@ def prove_linear(problem: LinearProblem, solution: LinearSolution, team: Team) -
 def _settled(problem: LinearProblem, least: FloatVector, largest: FloatVector) -> FloatVector:
     """Return the variables of losses that are linear between the least and the largest slack."""
     epsilon, is_flat = problem.epsilon, problem.ridge == 0.0
-    out = np.full(least.shape, np.nan)
-    over, under = least > epsilon, largest < -epsilon
-    out[over & (is_flat | (problem.high == 0.0))] = 1.0
-    out[under & (is_flat | (problem.low == 0.0))] = -1.0
+    over = (least > epsilon) & (is_flat | (problem.high == 0.0))
+    under = (largest < -epsilon) & (is_flat | (problem.low == 0.0))
     inside = (least > -epsilon) & (largest < epsilon)
-    out[inside] = 0.0
-    return np.where(out > 0, problem.high, np.where(out < 0, problem.low, out))
+    return np.where(over, problem.high, np.where(under, problem.low, np.where(inside, 0.0, np.nan)))
 
 
 def _duals(problem: LinearProblem, slack: FloatVector) -> float:

@@ -135,7 +135,9 @@ def solve_dual_cd(
             work += 0.5 * n_rows
             if relative_gap(best_primal, dual) <= tol or work >= max_iter * n_rows:
                 break
-            if trend.passes_ahead(work / n_rows, relative_gap(best_primal, dual)) > patience:
+            # Who has patience for so many passes goes on with another method, and does so before `max_iter` ends it.
+            left = max_iter - work / n_rows if np.isfinite(patience) else np.inf
+            if trend.passes_ahead(work / n_rows, relative_gap(best_primal, dual)) > min(patience, left):
                 break
             visits, reach = 0, -np.inf
             if n_active == 0:

@@ -87,18 +87,12 @@ def column_of(indices: IndexVector | None, place: np.uint64, entry: np.uint64) -
 @scalar
 def best_dual(slack: float, epsilon: float, low: float, high: float, ridge: float, centre: float) -> float:
     """Return the b in [low, high] that maximises ``b slack - epsilon |b| - ridge (b - centre)**2 / 2``."""
-    if ridge > 0.0:
-        point = slack + ridge * centre
-        if point > epsilon:
-            return min((point - epsilon) / ridge, high)
-        if point < -epsilon:
-            return max((point + epsilon) / ridge, low)
-        return 0.0
-    if slack > epsilon:
-        return high
-    if slack < -epsilon:
-        return low
-    return 0.0
+    # Without a branch: which case a row is in cannot be predicted, and a wrong guess takes longer than all the rest.
+    point = slack + ridge * centre
+    beyond = (point - epsilon if point > epsilon else 0.0) + (point + epsilon if point < -epsilon else 0.0)
+    best = beyond / ridge if beyond != 0.0 else 0.0
+    best = best if best > low else low
+    return best if best < high else high
 
 
 @kernel
@@ -368,8 +362,8 @@ def line_derivatives(
         slack = targets[i] - scores[i] - step * direction[i]
         b = best_dual(slack, epsilon, low[i], high[i], ridge[i], centre[i])
         slope -= b * direction[i]
-        if b != 0.0 and low[i] < b < high[i]:
-            curvature += direction[i] * direction[i] / ridge[i]
+        bend = direction[i] * direction[i] / ridge[i]
+        curvature += bend if (b != 0.0) & (low[i] < b) & (b < high[i]) else 0.0
     return slope, curvature
 
 

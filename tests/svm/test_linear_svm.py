@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dsgd.collectives import Team
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.svm import LinearSVC, LinearSVR
+from dsgd.svm.linear_solver import newton
 from dsgd.svm.linear_solver.descent import solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, LinearRows, certify, gather_rows, make_problem, spread
@@ -105,6 +106,30 @@ def test_certificate_bounds_the_optimum(name, seed, scale, C):
     assert optimum.converged
     assert dual <= optimum.primal * (1 + 1e-9)
     assert primal >= optimum.dual * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", ALL_LOSSES)
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.sampled_from([1, 3, 40, 200]),
+    scale=st.sampled_from([1e-150, 1e-3, 1.0, 1e3, 1e150]),
+    C=st.sampled_from([0.0, 0.01, 1.0, 1e4]),
+    is_dense=st.booleans(),
+)
+def test_compiled_steps_end_where_the_general_ones_do(name, seed, n, scale, C, is_dense):
+    """Compiled steps reach the solution of those that ranks take, within the gap: a wrong factor, ridge or step."""
+    rng = np.random.default_rng(seed)
+    X = scale * rng.standard_normal((n, 5)) * (rng.random((n, 5)) < 0.7)
+    y = np.sign(rng.standard_normal(n)) if name in LOSSES["classification"] else rng.choice([0.0, 1.0]) * X[:, 0]
+    rows, y, costs = gather_rows(X if is_dense else sp.csr_array(X), y, np.ones(n), bias=scale, seed=0)
+    problem = make_problem(name, rows, y, np.where(y > 0.0, C, 1.0) * costs, 0.1)
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+        found = solve_newton(problem, tol=1e-6, max_iter=200, team=Team())
+        patch.setattr(newton, "SMALL_WIDTH", 0)
+        general = solve_newton(problem, tol=1e-6, max_iter=200, team=Team())
+    assert found.converged or not general.converged
+    if found.converged and general.converged:
+        assert found.primal == pytest.approx(general.primal, rel=2e-6, abs=1e-300)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -356,8 +381,8 @@ def test_degenerate_rows_and_columns(loss):
 
 def test_unscaled_features_change_over_to_newton():
     """Where coordinate descent is hopeless, "auto" goes over to Newton's method and still reaches the gap."""
-    X, y = make_classification(400, 8, flip_y=0.1, random_state=0)
-    X = X * np.logspace(0, 4, 8)
+    X, y = make_classification(400, 80, flip_y=0.1, random_state=0)
+    X = X * np.logspace(0, 4, 80)
     model = LinearSVC(loss="hinge", C=10.0, random_state=0).fit(X, y)
     assert model.converged_
     assert model.solver_ == ["dual_cd, newton"]
