@@ -81,8 +81,9 @@ class Pulses:
             return False
         process, thread = self._threads[worker]
         with contextlib.suppress(psutil.Error):
-            spent_s = sum(one.user_time + one.system_time for one in process.threads() if one.id == thread)
-            return spent_s > self._spent_s.setdefault(worker, spent_s)
+            spent_s: float = sum(one.user_time + one.system_time for one in process.threads() if one.id == thread)
+            before_s = self._spent_s.setdefault(worker, spent_s)
+            return spent_s > before_s
         return False
 
     def forget(self, worker: str) -> None:
