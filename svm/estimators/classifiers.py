@@ -24,7 +24,7 @@ from dsgd.inputs.named import takes_tables
 from dsgd.svm.calibration import LIBSVM, METHODS, AbstractCalibrated, couple, draw_seed, has_curves, normalised
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
-from dsgd.svm.estimators.pairs import PairTrainer, RowTable, break_ties, columns_of, count_votes
+from dsgd.svm.estimators.pairs import PairTrainer, RowTable, columns_of, less_than_half, tally
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernels.rows import distribute, places_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -274,10 +274,9 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         method, curves = self._curves
         return np.array([curve[row, 0] for curve in curves if method == LIBSVM])
 
-    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[int], AnyArray]:
         # The support vectors of a class have a coefficient for each of its pairs only, not for all.
-        columns = columns_of(len(self.classes_))
-        return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), columns, strict=True))
+        return self._dense_coefs().T, self._n_support.cumsum().tolist(), columns_of(len(self.classes_))
 
     def _pair_scores(self, X: Any) -> FloatMatrix:
         return np.asarray(self._sums(X) + self.intercept_)
@@ -301,7 +300,8 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
             return scores[:, 0]
         if self.decision_function_shape == "ovo":
             return scores
-        return count_votes(scores >= 0, len(self.classes_)) + break_ties(scores, len(self.classes_))
+        votes, sums = tally(scores, len(self.classes_), zero_is_first=True)
+        return votes + less_than_half(sums)
 
     def predict(self, X: Any) -> Any:
         """Return the labels.
@@ -325,10 +325,10 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
         if scores.shape[1] == 1:
             return np.asarray(self.classes_[(scores[:, 0] >= 0).astype(np.intp)])
-        votes = count_votes(scores >= 0 if self.break_ties else scores > 0, len(self.classes_))
+        votes, sums = tally(scores, len(self.classes_), zero_is_first=bool(self.break_ties))
         if self.break_ties:
-            votes = votes + break_ties(scores, len(self.classes_))
-        return np.asarray(self.classes_[np.argmax(votes, axis=1)])
+            votes += less_than_half(sums)
+        return np.asarray(self.classes_[votes.argmax(axis=1)])
 
     @available_if(has_curves)
     def predict_proba(self, X: Any) -> Any:

@@ -108,8 +108,8 @@ class AbstractSingleSVM(AbstractKernelSVM):
     def _pair_coefs(self) -> FloatMatrix:
         return self._dense_coefs().T
 
-    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
-        return self._dense_coefs().T, [(len(self.support_), np.zeros(1, dtype=np.int64))]
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[int], AnyArray]:
+        return self._dense_coefs().T, [len(self.support_)], np.zeros((1, 1), dtype=np.int64)
 
 
 @inherit_method_docs

@@ -23,6 +23,7 @@ import numpy as np
 from sklearn.utils import compute_class_weight
 
 from dsgd.errors import InvalidDataError
+from dsgd.kernels.jit import kernel
 from dsgd.svm.calibration import LIBSVM, METHODS, N_FOLDS, assign_folds, draw_folds, fit_curve, fit_sigmoid
 from dsgd.svm.distributed.dealing import TrainedPair
 from dsgd.svm.estimators.kernel_base import near_start
@@ -34,9 +35,6 @@ from dsgd.svm.kernels.rows import sums_by
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-#: Numbers of pairs, each under both of its classes, that are held at once.
-_HELD = 2**17
-
 
 @lru_cache(maxsize=16)
 def columns_of(k: int) -> AnyArray:
@@ -47,25 +45,29 @@ def columns_of(k: int) -> AnyArray:
     return columns[~np.eye(k, dtype=np.bool_)].reshape(k, k - 1)
 
 
-def count_votes(is_first: AnyArray, k: int) -> FloatMatrix:
-    """Return how many votes each of k classes has, by which class of each pair a row is given to, (n, k)."""
-    return _by_class(is_first, k, lambda mine, leads: (mine == leads).sum(axis=2))
+def tally(scores: FloatMatrix, k: int, *, zero_is_first: bool) -> tuple[FloatMatrix, FloatMatrix]:
+    """Return the votes for each of k classes, and the sums of its decision values, of the scores of pairs, (n, k)."""
+    votes, sums = np.zeros((2, len(scores), k))
+    _count(scores, zero_is_first, votes, sums)
+    return votes, sums
 
 
-def break_ties(scores: FloatMatrix, k: int) -> FloatMatrix:
-    """Return what the decision values of pairs add to votes: less than half a vote for each of k classes, (n, k)."""
-    # One after the other: sums of the same numbers in another order have other last digits.
-    sums = _by_class(scores, k, lambda mine, leads: np.cumsum(np.where(leads, mine, -mine), axis=2)[:, :, -1])
+@kernel
+def _count(scores, zero_is_first, votes, sums):  # type: ignore[no-untyped-def]
+    for i in range(len(scores)):
+        pair = 0
+        for a in range(votes.shape[1]):
+            for b in range(a + 1, votes.shape[1]):
+                score = scores[i, pair]
+                pair += 1
+                votes[i, a if score > 0.0 or (score == 0.0 and zero_is_first) else b] += 1.0
+                sums[i, a] += score
+                sums[i, b] -= score
+
+
+def less_than_half(sums: FloatMatrix) -> FloatMatrix:
+    """Return what sums of decision values add to votes: less than half of one, so that they break ties."""
     return np.asarray(sums / (3 * (np.abs(sums) + 1)))
-
-
-def _by_class(of_pairs: AnyArray, k: int, work: Callable[[AnyArray, AnyArray], AnyArray]) -> FloatMatrix:
-    """Return what `work` makes of what each class has in its pairs, (n, k, k - 1), and of where it is the first."""
-    columns, leads = columns_of(k), np.arange(k)[:, None] <= np.arange(k - 1)
-    out, step = np.empty((len(of_pairs), k)), max(1, _HELD // (k * k))
-    for start in range(0, len(of_pairs), step):
-        out[start : start + step] = work(of_pairs[start : start + step, columns], leads)
-    return out
 
 
 #: Most steps to smaller gaps for each sample, besides half as many as to `tol`: if the margin is zero, each further

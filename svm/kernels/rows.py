@@ -135,7 +135,8 @@ def sum_squares(values, indptr, out):  # type: ignore[no-untyped-def]
 @compiled
 def sum_columns(rows, out):  # type: ignore[no-untyped-def]
     """Add dense rows to out, one after the other, as numpy does, which takes a call for each of short ones."""
-    sums = np.zeros(len(out))
+    sums = np.empty(len(out))
+    sums[:] = 0.0  # Numba compiles `np.zeros` for as long as all of this
     for i in range(np.uint64(rows.shape[0])):
         for j in range(np.uint64(rows.shape[1])):
             sums[j] += np.float64(rows[i, j])
@@ -149,13 +150,16 @@ def is_plain(rows: AnyArray) -> bool:
 
 
 @compiled
-def centre_rows(rows, shift, scale, away, out):  # type: ignore[no-untyped-def]
-    """Set away to rows less shift, and the first columns of out to these times scale: numpy takes a call for a row."""
+def centre_rows(rows, shift, gamma, out):  # type: ignore[no-untyped-def]
+    """Set rows of out to (√(2γ) x, −γ‖x‖², 1) of rows less shift, as rbf multiplies them."""
+    scale, d = np.sqrt(2.0 * gamma), np.uint64(rows.shape[1])
     for i in range(np.uint64(rows.shape[0])):
-        for j in range(np.uint64(rows.shape[1])):
+        square = 0.0
+        for j in range(d):
             value = np.float64(rows[i, j]) - shift[j]
-            away[i, j] = value
+            square += value * value
             out[i, j] = value * scale
+        out[i, d], out[i, d + np.uint64(1)] = -gamma * square, 1.0
 
 
 def mask_of(ids: AnyArray, n: int) -> AnyArray:
