@@ -32,8 +32,8 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.svm.kernel_solver.elimination import EliminationRecord, Work
-from dsgd.svm.kernel_solver.problem import SUM_ROUNDING, Counts, Dual, Solution
-from dsgd.svm.kernel_solver.smo import add_members, advance, extremes, pick_worst
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, tell
+from dsgd.svm.kernel_solver.smo import advance, pick_worst
 from dsgd.svm.kernel_solver.solve import FIRST_STEPS, has_linear_start, weights_begin
 from dsgd.svm.kernels.functions import Kernel, block_values, centre, exp_double, prefers_sparse, prepare
 from dsgd.svm.kernels.rows import Rows, span
@@ -52,6 +52,7 @@ TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_e
 
 #: Kernels that are parts of the one here, as in `dsgd.svm.kernel_solver.smo`.
 _advance, _pick_worst = part()(advance.py_func), part()(pick_worst.py_func)
+_tell = part()(tell.py_func)
 
 #: Members that a round adds: one for so many that there are.
 _SHARE = 4
@@ -133,104 +134,12 @@ def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room
 
 
 @scalar
-def _sort(points, weights, m):  # type: ignore[no-untyped-def]
-    """Sort the first m points, and their weights with them, by Shell's method: `np.argsort` takes Numba seconds."""
-    apart = m
-    while apart > 1:
-        apart = max(1, apart * 5 // 11)
-        for s in range(apart, m):
-            point, weight, k = points[s], weights[s], s
-            while k >= apart and points[k - apart] > point:
-                points[k], weights[k] = points[k - apart], weights[k - apart]
-                k -= apart
-            points[k], weights[k] = point, weight
-
-
-@part()
-def _settle(y, upper, alpha, group, n_groups, fixed):  # type: ignore[no-untyped-def]
-    """Put variables at their bounds where `dsgd.svm.kernel_solver.problem.settled` does; return whether any moved."""
-    has_moved, drift = False, -fixed
-    for k in range(alpha.shape[1]):
-        drift += y[0, k] * alpha[0, k]
-    for g in range(n_groups):
-        total, farthest = 0.0, 0.0
-        for k in range(alpha.shape[1]):
-            if group[0, k] == g:
-                total += alpha[0, k]
-                farthest = max(farthest, min(alpha[0, k], upper[0, k] - alpha[0, k]))
-        if 0.0 < farthest <= SUM_ROUNDING * total + abs(drift):
-            has_moved = True
-            for k in range(alpha.shape[1]):
-                if group[0, k] == g:
-                    alpha[0, k] = 0.0 if alpha[0, k] < upper[0, k] - alpha[0, k] else upper[0, k]
-    return has_moved
-
-
-@part()
-def conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told):  # type: ignore[no-untyped-def]
-    """Set what is told of a solution: gap, objective, duality gap and thresholds, as `conclude` computes them.
-
-    `fixed` is what y α has to sum to. The best threshold is a weighted quantile of -f. Whose f is above the highest of
-    I_low counts in full, whose f is below the lowest of I_up not at all, so it lies between the two, and few have to be
-    sorted.
-    """
-    n, objective, total = len(u), 0.0, 0.0
-    if _settle(y, upper, alpha, group, len(least), fixed):
-        told[3] = extremes(u, c, y, upper, alpha, group, least, most)
-    points, weights = np.empty(n), np.empty(n)
-    for k in range(n):
-        objective += alpha[0, k] * (0.5 * y[0, k] * u[k] + p[0, k])
-    for g in range(len(least)):
-        m, mass, free, n_free, best = 0, 0.0, 0.0, 0, -np.inf
-        low, high = min(least[g], most[g]), max(least[g], most[g])
-        for k in range(n):
-            if group[0, k] == g:
-                f = u[k] + c[0, k]
-                mass += upper[0, k] - alpha[0, k] if y[0, k] > 0 else alpha[0, k]
-                if f > high:
-                    mass -= upper[0, k]
-                    best = max(best, -f)
-                elif f >= low:
-                    points[m], weights[m] = -f, upper[0, k]
-                    m += 1
-                if 0.0 < alpha[0, k] < upper[0, k]:
-                    free, n_free = free + f, n_free + 1
-        _sort(points, weights, m)
-        for s in range(m):
-            best = points[s]
-            mass -= weights[s]
-            if mass <= 0.0:
-                break
-        for k in range(n):
-            if group[0, k] == g:
-                slack = -y[0, k] * (u[k] + c[0, k] + best)
-                total += (upper[0, k] - alpha[0, k]) * slack if slack > 0.0 else -alpha[0, k] * slack
-        ends, n_ends = 0.0, 0
-        for end in (least[g], most[g]):
-            if np.isfinite(end):
-                ends, n_ends = ends + end, n_ends + 1
-        told[7 + g] = free / n_free if n_free else (ends / n_ends if n_ends else 0.0)
-    told[4], told[5] = total, objective
-
-
-@scalar
 def _total(values):  # type: ignore[no-untyped-def]
     """Return the sum, one number after another."""
     total = 0.0
     for k in range(len(values)):
         total += values[k]
     return total
-
-
-@part()
-def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ignore[no-untyped-def]
-    """Add u up anew from the rows of the members, and return the gap."""
-    coefs = np.empty(len(slots))
-    for s in range(len(slots)):
-        coefs[s] = y[0, slots[s]] * alpha[0, slots[s]]
-    u[:] = 0.0
-    add_members(flat, coefs, u)
-    return extremes(u, c, y, upper, alpha, group, least, most)
 
 
 @kernel
@@ -250,6 +159,8 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
       the values computed; the events of a pair come after those of the one before, and are `n_records` at most.
     """
     begin, first, n_events = 0, 0, len(events) // len(places)
+    # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
+    none = np.int64(0)
     # No call for each: Numba would optimise what it calls, and then both together once more.
     for number in range(len(places)):
         own_at, starts, told = owns[number], places[number], results[number]
@@ -266,8 +177,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
         flat, room = memory[: n * n], memory[n * n :]  # room holds values among members, or what rows are made of
         c, least, most = np.empty((1, n)), np.empty(n_groups), np.empty(n_groups)
         slot_of, keys, picked = np.empty(n, np.int64), np.empty(n), np.empty(2 * n, np.int64)
-        # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
-        members, held, computed, steps, at, n_failed = np.empty(n, np.int64), np.int64(0), 0, 0, 0, 0
+        members, held, computed, steps, at, n_failed = np.empty(n, np.int64), none, 0, 0, 0, 0
         fixed = 0.0
         for k in range(n):
             c[0, k], slot_of[k] = y[0, k] * p[0, k], -1
@@ -275,8 +185,8 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
             if alpha[0, k] > 0.0:
                 slot_of[k], members[held] = held, k
                 held += 1
-        computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], np.int64(0), room, flat)
-        gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
+        computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], none, room, flat)
+        _, gap, _ = _advance(slot_of, flat, room, u, c, y, upper, alpha, group, least, most, tol, none)
         # A little below `tol`: u that is added up anew for the proof differs by rounding.
         status, target, largest, is_stuck, has_grown = OPEN, 0.9 * tol, 0.0, False, True
         told[3] = gap
@@ -287,7 +197,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
             if at + 2 > len(records):
                 break
             if gap < target or is_stuck:
-                gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
+                _, gap, _ = _advance(slot_of, flat, room, u, c, y, upper, alpha, group, least, most, tol, none)
                 records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 1.0, steps, gap, computed
                 at += 1
                 if gap < tol:
@@ -326,7 +236,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
             steps += made
         told[0], told[1], told[2], told[3], told[6] = status, steps, at, gap, computed
         if status == PROVEN:
-            conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told)
+            _tell(u, c[0], y[0], upper[0], alpha[0], group[0], fixed, told[3:])
             if not np.isfinite(told[5]):
                 told[0] = BROKEN
         for k in range(n):
