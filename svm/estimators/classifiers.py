@@ -24,9 +24,9 @@ from dsgd.inputs.named import takes_tables
 from dsgd.svm.calibration import LIBSVM, METHODS, AbstractCalibrated, couple, draw_seed, has_curves, normalised
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
-from dsgd.svm.estimators.pairs import PairTrainer, RowTable, columns_of, less_than_half, tally
+from dsgd.svm.estimators.pairs import PairTrainer, RowTable, columns_of, less_than_half, pairs_of, tally
 from dsgd.svm.kernel_solver.problem import Dual
-from dsgd.svm.kernels.rows import distribute, places_of
+from dsgd.svm.kernels.rows import distribute, mask_of, places_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import as_random_state, check_bool, warn_user, weights_of_classes
 
@@ -188,20 +188,18 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
 
     def _collect(self, trained_by: PairTrainer, found: list[TrainedPair]) -> None:
         """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
-        table, total, pairs = trained_by.table, trained_by.total, trained_by.pairs
+        table, total, pairs = trained_by.table, trained_by.total, pairs_of(len(self.classes_))
         codes, k, solutions = table.codes, len(self.classes_), [trained.solution for trained in found]
         samples = np.concatenate([trained.samples for trained in found])
-        used = np.unique(samples)
+        used = np.flatnonzero(mask_of(samples, len(total)))
         merged = np.zeros((k - 1, len(used)))
-        one, other = np.repeat(np.array(pairs), [len(trained.samples) for trained in found], axis=0).T
+        one, other = np.repeat(pairs, [len(trained.samples) for trained in found], axis=0).T
         place = places_of(used, len(total) + 1)  # the last is that of rows without weight
         lines = np.where(trained_by.codes[samples] == one, other - 1, one)
         merged[lines, place[samples]] = np.concatenate([trained.beta for trained in found])
         support = np.flatnonzero(place[table.owner] >= 0)
         support = support[np.argsort(codes[support], kind="stable")]
-        coefs = np.empty((k - 1, len(support)))
-        for line, dealt in zip(merged, coefs, strict=True):
-            dealt[:] = distribute(line, place[table.owner[support]], table.bounds[support], total[used])
+        coefs = distribute(merged, place[table.owner[support]], table.bounds[support], total[used])
         is_support = coefs.any(axis=0)
         if not is_support.all():
             coefs, support = coefs[:, is_support], support[is_support]
@@ -214,13 +212,13 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         faint = [(margin, gap) for margin, gap in zip(self._margins.tolist(), gaps, strict=False) if not margin > gap]
         if faint:
             self._doubt_margin(*min(faint))
-        scale = np.ones((k - 1, k))
-        first, second = np.array(pairs).T
-        scale[second - 1, first] = scale[first, second] = 1.0 / self._margins
+        if is_divided:
+            scale = np.ones((k - 1, k))
+            first, second = pairs.T
+            scale[second - 1, first] = scale[first, second] = 1.0 / self._margins
+            coefs *= scale[:, codes[support]]
         self._keep_support(trained_by.X, support)
         self._n_support = np.bincount(codes[support], minlength=k).astype(np.int32)
-        for line, by in zip(coefs, scale, strict=True):
-            line *= by[codes[support]]
         self._keep_coefs(coefs, -thresholds.mean(axis=1) / self._margins, trained_by.kernel)
         self.n_iter_ = np.array([solution.counts.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)

@@ -23,9 +23,9 @@ samples in each thread, n at most 2000.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -250,8 +250,8 @@ _LARGEST, _WIDEST = 2000, 4096
 #: From so many classes on a sample is a member of some pair often enough that all values within its class pay.
 _MANY_CLASSES = 5
 
-#: Values within classes of a slab.
-_SLAB = 50_000
+#: Values within classes of a slab, and those that have to be spared for each class: a call of its own takes as long.
+_SLAB, _WORTH = 50_000, 4000
 
 #: Members that a round adds, at least. Where all values are no more than so many cheap ones, all samples are members at
 #: once, as with the solver of one problem: the machine is then the same to rounding, whichever of the two finds it.
@@ -278,10 +278,9 @@ class ClassPairs:
         #: Kernel values computed for all pairs together; those computed for one are in its solution.
         self.n_evaluations = 0
         self._ends = np.concatenate([[0], np.cumsum(counts)])
-        pairs = combinations(range(len(counts)), 2) if cache_bytes else ()
-        self._small = {(a, b) for a, b in pairs if counts[a] + counts[b] <= _LARGEST}
+        self._most = _LARGEST if cache_bytes else 0  # samples of a pair
         self._is_on = False
-        if not self._small:
+        if np.sort(counts)[:2].sum() > self._most:
             return
         self._order = np.argsort(codes, kind="stable")
         # Compiled code takes dense rows of few bytes, and given values as they are.
@@ -307,9 +306,12 @@ class ClassPairs:
     def _compute_own(self, pool: Pool, most_bytes: int) -> None:
         """Compute the values within classes that are in many small pairs, the smallest classes first."""
         counts = np.diff(self._ends)
-        uses = np.bincount(np.array(list(self._small)).ravel(), minlength=len(counts))
+        uses = (counts[:, None] + counts <= self._most).sum(axis=1) - (2 * counts <= self._most)
         classes = np.argsort(counts, kind="stable")
-        classes = classes[(uses[classes] >= _MANY_CLASSES - 1) & (np.cumsum(8 * counts[classes] ** 2) <= most_bytes)]
+        pays = (uses >= _MANY_CLASSES - 1) & ((uses - 1) * counts**2 >= _WORTH)
+        classes = classes[pays[classes] & (np.cumsum(8 * counts[classes] ** 2) <= most_bytes)]
+        if not len(classes):
+            return
         ends = np.concatenate([[0], np.cumsum(counts[classes] ** 2)])
         self._own, self._own_at[classes] = np.empty(ends[-1]), ends[:-1]
 
@@ -327,11 +329,14 @@ class ClassPairs:
 
     def takes(self, pair: tuple[int, int]) -> bool:
         """Return whether a pair is solved here."""
-        return self._is_on and pair in self._small
+        return self._is_on and self._is_small(pair)
+
+    def _is_small(self, pair: tuple[int, int]) -> bool:
+        return sum(int(self._ends[code + 1] - self._ends[code]) for code in pair) <= self._most
 
     def samples(self, pair: tuple[int, int]) -> IntVector:
         """Return the samples of a pair, shape (n,); in a small pair those of the first class come first."""
-        if pair not in self._small:  # in the order of content: both are mixed, so neither leads the first blocks
+        if not self._is_small(pair):  # in the order of content: both are mixed, so neither leads the first blocks
             return np.flatnonzero((self._codes == pair[0]) | (self._codes == pair[1]))
         return np.concatenate([self._order[self._ends[code] : self._ends[code + 1]] for code in pair])
 
@@ -392,11 +397,11 @@ class ClassPairs:
         solutions = _solutions(told, records, sizes, (time.perf_counter() - begin) / len(pairs))
         return [(of[a:b], beta[a:b], each) for a, b, each in zip(ends[:-1], ends[1:], solutions, strict=True)]
 
-    def batches(self, pairs: Sequence[tuple[int, int]]) -> list[IntVector]:
+    def batches(self, pairs: IntVector) -> list[IntVector]:
         """Return pairs that `solve_many` takes, by their numbers, a few hundred samples together."""
         if not self._is_on:  # of a linear kernel these are fewer than the linear solver begins with
             return []
-        sizes = np.diff(self._ends)[np.array(pairs)].sum(axis=1)
+        sizes = np.diff(self._ends)[pairs].sum(axis=1)
         tiny = np.flatnonzero(sizes <= _TINY)
         return np.split(tiny, np.flatnonzero(np.diff(np.cumsum(sizes[tiny]) // _TOGETHER)) + 1) if len(tiny) else []
 
@@ -439,26 +444,19 @@ def _solutions(told: FloatMatrix, records: FloatMatrix, sizes: IntVector, second
 
     There may be thousands, so that what Python does for each is little, and few objects: numbers are taken by columns.
     """
-    events = [column.tolist() for column in records.T]
-    at, nothing = 0, np.empty((1, 0))
-    columns = (column.tolist() for column in told[:, : len(TOLD)].T)
-    numbers = zip(*columns, told[:, len(TOLD) :], sizes.tolist(), strict=True)
-    for status, n_iter, n_records, gap, duality_gap, objective, n_values, thresholds, n in numbers:
-        history, n_blocks = [], 0
-        for k in range(at, at + int(n_records)):
-            is_proof, steps, now, values = events[0][k], events[1][k], events[2][k], events[3][k]
-            n_blocks += not is_proof
-            event = "verify" if is_proof else "block"
-            history.append(EliminationRecord(event, int(steps), n, now, 0, int(values), seconds))
-        at += int(n_records)
-        n_rounds = max(1, n_blocks) if status == PROVEN else n_blocks
-        yield Solution(
-            alpha=nothing,
-            u=nothing[0],
-            thresholds=thresholds,
-            gap=max(gap, 0.0),  # it is infinite when no pair can move
-            duality_gap=duality_gap,
-            objective=objective,
-            converged=status == PROVEN,
-            counts=Counts(int(n_iter), n_rounds, n_evaluations=int(n_values), history=history, work=_NO_WORK),
-        )
+    n_records, is_proof = told[:, 2].astype(np.int64), records[:, 0] > 0.0
+    ends = np.concatenate([[0], np.cumsum(n_records)])
+    names, steps, values = np.where(is_proof, "verify", "block"), *records[:, [1, 3]].astype(np.int64).T
+    columns = (names, steps, np.repeat(sizes, n_records), records[:, 2], np.zeros_like(steps), values)
+    history = list(map(EliminationRecord, *(column.tolist() for column in columns), repeat(seconds)))
+    n_proofs = np.concatenate([[0], np.cumsum(is_proof)])[ends]
+    is_proven, n_rounds = told[:, 0] == PROVEN, n_records - np.diff(n_proofs)
+    n_rounds = np.where(is_proven, np.maximum(n_rounds, 1), n_rounds)
+    gaps, nothing = np.maximum(told[:, 3], 0.0), np.empty((1, 0))  # it is infinite when no pair can move
+    whole = (told[:, 1].astype(np.int64), n_rounds, told[:, 6].astype(np.int64), ends[:-1], ends[1:])
+    columns = (gaps, told[:, 4], told[:, 5], is_proven, *whole)
+    for k, (gap, duality_gap, objective, proven, n_iter, n_done, n_values, first, last) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        counts = Counts(n_iter, n_done, 0, 0, 0, n_values, 0, history[first:last], _NO_WORK)
+        yield Solution(nothing, nothing[0], told[k, len(TOLD) :], gap, duality_gap, objective, proven, counts)

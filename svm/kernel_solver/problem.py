@@ -19,7 +19,7 @@ was found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -169,7 +169,7 @@ class Posed:
     cache_bytes: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Counts:
     """Counts of a run so far."""
 
@@ -185,10 +185,10 @@ class Counts:
 
     def __add__(self, later: Counts) -> Counts:
         """Return the counts of this run and a later one together."""
-        return Counts(**{name: value + getattr(later, name) for name, value in vars(self).items()})
+        return Counts(*(getattr(self, each.name) + getattr(later, each.name) for each in fields(self)))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen, as `EliminationRecord`
 class Solution:
     """What the solver found."""
 

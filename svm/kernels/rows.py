@@ -237,18 +237,27 @@ def fingerprints(X: Any, target: FloatVector) -> AnyArray:
         return np.array(_mix(row_fingerprints(X) ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
 
 
-def distribute(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
-    """Return the coefficients of all rows: those of equal rows are filled one after the other, each up to its bound."""
-    out = np.zeros(len(owner))
-    rows = np.flatnonzero(owner >= 0)
-    is_alone = np.bincount(owner[rows], minlength=len(merged))[owner[rows]] == 1
-    out[rows[is_alone]] = merged[owner[rows[is_alone]]]
-    rows = rows[~is_alone]
-    if not len(rows):  # as mostly: no rows are equal
+def distribute(merged: FloatMatrix, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatMatrix:
+    """Return the coefficients of all rows, shape (k, n); `merged`, shape (k, m), has those of equal rows in one.
+
+    They are filled one after the other, each up to its bound.
+    """
+    used = owner >= 0
+    counts = np.bincount(owner[used], minlength=merged.shape[1])
+    out = np.where(used & (counts[owner] == 1), merged[:, owner], 0.0)
+    if counts.max(initial=0) <= 1:  # as mostly: no rows are equal
         return out
+    rows = np.flatnonzero(used & (counts[owner] > 1))
     rows = rows[np.argsort(owner[rows], kind="stable")]
-    of, size = owner[rows], np.abs(merged)
-    bound = np.where(np.isfinite(costs[rows]), costs[rows], size[of])  # without a bound the first takes all
+    for line, filled in zip(merged, out, strict=True):
+        filled[rows] = _filled(line, owner[rows], costs[rows], total)
+    return out
+
+
+def _filled(merged: FloatVector, of: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
+    """Return the coefficients of rows that are in the order of their owners `of`."""
+    size = np.abs(merged)
+    bound = np.where(np.isfinite(costs), costs, size[of])  # without a bound the first takes all
     # In the widest type: bounds may differ by many orders, and what comes before must leave the small ones as they are.
     sums = np.cumsum(bound, dtype=np.longdouble)
     filled = sums - bound
@@ -259,8 +268,8 @@ def distribute(merged: FloatVector, owner: IntVector, costs: FloatVector, total:
         np.finfo(np.float64).eps * filled + np.finfo(np.longdouble).eps * sums
     )  # of what is distributed, and of sums
     amount[(filled > 0.0) & (amount < 4.0 * rounding)] = 0.0
-    out[rows] = np.sign(merged[of]) * np.where(size[of] >= total[of], bound, amount)
-    return out
+    found: FloatVector = np.sign(merged[of]) * np.where(size[of] >= total[of], bound, amount)
+    return found
 
 
 def _mix(words: AnyArray) -> AnyArray:
