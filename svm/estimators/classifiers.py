@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -156,7 +155,7 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         is_balanced = isinstance(self.class_weight, str)
         self.class_weight_ = weights_of_classes(where, None if is_balanced else self.class_weight, self.classes_)
         weights = np.where(self.class_weight_[codes] > 0.0, weights, 0.0)
-        present = np.unique(codes[weights > 0])
+        present = np.flatnonzero(np.bincount(codes[weights > 0]))
         if len(present) < 2:
             raise InvalidDataError(
                 f"{self._ONE_CLASS_LEFT}, {self.classes_[present]}. Give rows of another class weights above zero."
@@ -243,13 +242,9 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
 
     def _pair_coefs(self) -> FloatMatrix:
         """Return the coefficients of each pair of classes, shape (n_SV, n_pairs)."""
-        coefs = self._dense_coefs()
-        k = len(self.classes_)
-        ends = np.concatenate([[0], np.cumsum(self._n_support)])
+        coefs, k = self._dense_coefs(), len(self.classes_)
         out = np.zeros((coefs.shape[1], k * (k - 1) // 2))
-        for column, (a, b) in enumerate(combinations(range(k), 2)):
-            out[ends[a] : ends[a + 1], column] = coefs[b - 1, ends[a] : ends[a + 1]]
-            out[ends[b] : ends[b + 1], column] = coefs[a, ends[b] : ends[b + 1]]
+        np.put_along_axis(out, columns_of(k).repeat(self._n_support, axis=0), coefs.T, axis=1)
         return out
 
     @property

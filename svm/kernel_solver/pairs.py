@@ -257,6 +257,10 @@ _SLAB, _WORTH = 50_000, 4000
 #: once, as with the solver of one problem: the machine is then the same to rounding, whichever of the two finds it.
 _FEWEST, _AT_ONCE = 16, 30_000
 
+#: Columns of a linear kernel up to which so many steps per sample are tried where weights could begin: mostly they are
+#: enough, and they take less time than a few Newton steps.
+_NARROW, _FEW_STEPS = 8, 2
+
 #: Steps of a call, and rounds and proofs together, at most: an interrupt waits for it.
 _STEPS, _RECORDS = 50_000, 256
 
@@ -353,9 +357,10 @@ class ClassPairs:
         """Solve the dual of a pair to `tol`."""
         pool.check()
         begin, n, is_linear = time.perf_counter(), dual.y.shape[1], self._kernel.name == "linear"
-        if is_linear and weights_begin(n, self._width) and has_linear_start(dual):
+        is_flat = is_linear and weights_begin(n, self._width)
+        if is_flat and self._width > _NARROW and has_linear_start(dual):
             return go_on(dual, max_iter)
-        most = min(_STEPS, FIRST_STEPS * n) if is_linear else _STEPS
+        most = min(_STEPS, (_FEW_STEPS if is_flat else FIRST_STEPS) * n) if is_linear else _STEPS
         limit = most if max_iter < 0 else min(max_iter, most)
         parts, u = np.concatenate([dual.y, dual.p, dual.upper, dual.alpha]), np.empty(n)
         alpha = parts[3:]

@@ -37,8 +37,9 @@ that is ten to thousands of times less work.
 The linear solver runs to a small duality gap. Its dual variables are in their intervals; the error of their sum
 is taken from the free ones. Then u = K(yα) = X(X'yα) is computed over all samples in float64, and the kernel solver
 continues from there, mostly without a step, to its own criterion and its own proof. On few rows, or on too many columns
-for them, the kernel solver begins, and the linear one follows if that does not end soon. Of two starts the one with the
-lower dual objective is taken, so nothing is lost if the linear solver makes little progress.
+for them, the kernel solver begins, and the linear one follows if that does not end soon; so it does, for fewer steps,
+on small pairs of classes of a few columns. Of two starts the one with the lower dual objective is taken, so nothing is
+lost if the linear solver makes little progress.
 
 Source: the solvers are those of `dsgd.svm.linear_solver.solve`; the combination is ours.
 """

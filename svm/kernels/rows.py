@@ -205,6 +205,9 @@ def merge_prints(
     order, ordered = sort_hashes(prints[used])
     is_new = np.ones(len(order), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    if is_new.all():  # as mostly: no rows are equal
+        first = used[order]
+        return first, places_of(first, len(weights)), weights[first].astype(np.float64)
     first, owner = order[is_new], np.empty(len(order), dtype=np.int64)
     owner[order] = np.cumsum(is_new) - 1
     del order, ordered, is_new  # of many rows the peak is here
@@ -233,8 +236,7 @@ def sums_by(owner: IntVector, weights: FloatVector, n: int) -> FloatVector:
 def fingerprints(X: Any, target: FloatVector) -> AnyArray:
     """Return 64-bit fingerprints of rows and their targets, shape (n,)."""
     bits = np.ascontiguousarray(target, dtype=np.float64).view(np.uint64)
-    with np.errstate(over="ignore"):
-        return np.array(_mix(row_fingerprints(X) ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
+    return np.array(_mix(row_fingerprints(X) ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
 
 
 def distribute(merged: FloatMatrix, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatMatrix:
