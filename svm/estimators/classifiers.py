@@ -207,10 +207,10 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         is_divided = thresholds.shape[1] == 2
         self._margins = 0.5 * (thresholds[:, 0] - thresholds[:, 1]) if is_divided else np.ones(len(pairs))
         # An inverse overflows where a margin is less than the smallest normal number.
-        gaps = [max(solution.gap, np.finfo(np.float64).tiny) for solution in solutions] if is_divided else []
-        faint = [(margin, gap) for margin, gap in zip(self._margins.tolist(), gaps, strict=False) if not margin > gap]
-        if faint:
-            self._doubt_margin(*min(faint))
+        gaps = np.maximum([solution.gap for solution in solutions], np.finfo(np.float64).tiny)
+        faint = ~(self._margins > gaps) if is_divided else []
+        if any(faint):
+            self._doubt_margin(*min(zip(self._margins[faint].tolist(), gaps[faint].tolist(), strict=True)))
         if is_divided:
             scale = np.ones((k - 1, k))
             first, second = pairs.T

@@ -182,7 +182,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
         for k in range(n):
             c[0, k], slot_of[k] = y[0, k] * p[0, k], -1
             fixed += y[0, k] * alpha[0, k]
-            if alpha[0, k] > 0.0:
+            if alpha[0, k] > 0.0 or fewest >= n:
                 slot_of[k], members[held] = held, k
                 held += 1
         computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], none, room, flat)
@@ -211,17 +211,11 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
                 break
             records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 0.0, steps, gap, computed
             at += 1
-            if fewest < n:
+            has_grown = held < n
+            if has_grown:
                 fresh = max(1, max(fewest, held // _SHARE) // (2 * n_groups))
                 fresh = _pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
-            else:
-                fresh = 0
-                for k in range(n):
-                    if slot_of[k] < 0:
-                        slot_of[k], picked[fresh] = held + fresh, k
-                        fresh += 1
-            has_grown = fresh > 0
-            if has_grown:
+                has_grown = fresh > 0
                 computed += fill_rows(kernel_of, rows, order, own, own_at, starts, picked[:fresh], held, room, flat)
                 for k in range(fresh):
                     members[held + k] = picked[k]
@@ -452,8 +446,8 @@ def _solutions(told: FloatMatrix, records: FloatMatrix, sizes: IntVector, second
     n_records, is_proof = told[:, 2].astype(np.int64), records[:, 0] > 0.0
     ends = np.concatenate([[0], np.cumsum(n_records)])
     names, steps, values = np.where(is_proof, "verify", "block"), *records[:, [1, 3]].astype(np.int64).T
-    columns = (names, steps, np.repeat(sizes, n_records), records[:, 2], np.zeros_like(steps), values)
-    history = list(map(EliminationRecord, *(column.tolist() for column in columns), repeat(seconds)))
+    events = (names, steps, np.repeat(sizes, n_records), records[:, 2], np.zeros_like(steps), values)
+    history = list(map(EliminationRecord, *(column.tolist() for column in events), repeat(seconds)))
     n_proofs = np.concatenate([[0], np.cumsum(is_proof)])[ends]
     is_proven, n_rounds = told[:, 0] == PROVEN, n_records - np.diff(n_proofs)
     n_rounds = np.where(is_proven, np.maximum(n_rounds, 1), n_rounds)
