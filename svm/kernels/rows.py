@@ -205,9 +205,6 @@ def merge_prints(
     order, ordered = sort_hashes(prints[used])
     is_new = np.ones(len(order), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
-    if is_new.all():  # as mostly: no rows are equal
-        first = used[order]
-        return first, places_of(first, len(weights)), weights[first].astype(np.float64)
     first, owner = order[is_new], np.empty(len(order), dtype=np.int64)
     owner[order] = np.cumsum(is_new) - 1
     del order, ordered, is_new  # of many rows the peak is here
