@@ -46,7 +46,7 @@ _COUNTS: Final = ("n_iter", "n_rounds", "n_eliminated", "n_reconstructions", "n_
 _SCALARS: Final = ("gap", "duality_gap", "objective", "converged")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen, as `EliminationRecord`
 class TrainedPair:
     """What is kept of a pair of classes.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,9 +23,9 @@ from dsgd.inputs.named import takes_tables
 from dsgd.svm.calibration import LIBSVM, METHODS, AbstractCalibrated, couple, draw_seed, has_curves, normalised
 from dsgd.svm.distributed.dealing import TrainedPair, dealer_of
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
-from dsgd.svm.estimators.pairs import PairTrainer, RowTable, break_ties, columns_of, count_votes
+from dsgd.svm.estimators.pairs import PairTrainer, RowTable, columns_of, less_than_half, pairs_of, tally
 from dsgd.svm.kernel_solver.problem import Dual
-from dsgd.svm.kernels.rows import distribute, places_of
+from dsgd.svm.kernels.rows import distribute, mask_of, places_of
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import as_random_state, check_bool, warn_user, weights_of_classes
 
@@ -156,7 +155,7 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         is_balanced = isinstance(self.class_weight, str)
         self.class_weight_ = weights_of_classes(where, None if is_balanced else self.class_weight, self.classes_)
         weights = np.where(self.class_weight_[codes] > 0.0, weights, 0.0)
-        present = np.unique(codes[weights > 0])
+        present = np.flatnonzero(np.bincount(codes[weights > 0]))
         if len(present) < 2:
             raise InvalidDataError(
                 f"{self._ONE_CLASS_LEFT}, {self.classes_[present]}. Give rows of another class weights above zero."
@@ -188,20 +187,18 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
 
     def _collect(self, trained_by: PairTrainer, found: list[TrainedPair]) -> None:
         """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
-        table, total, pairs = trained_by.table, trained_by.total, trained_by.pairs
+        table, total, pairs = trained_by.table, trained_by.total, pairs_of(len(self.classes_))
         codes, k, solutions = table.codes, len(self.classes_), [trained.solution for trained in found]
         samples = np.concatenate([trained.samples for trained in found])
-        used = np.unique(samples)
+        used = np.flatnonzero(mask_of(samples, len(total)))
         merged = np.zeros((k - 1, len(used)))
-        one, other = np.repeat(np.array(pairs), [len(trained.samples) for trained in found], axis=0).T
+        one, other = np.repeat(pairs, [len(trained.samples) for trained in found], axis=0).T
         place = places_of(used, len(total) + 1)  # the last is that of rows without weight
         lines = np.where(trained_by.codes[samples] == one, other - 1, one)
         merged[lines, place[samples]] = np.concatenate([trained.beta for trained in found])
         support = np.flatnonzero(place[table.owner] >= 0)
         support = support[np.argsort(codes[support], kind="stable")]
-        coefs = np.empty((k - 1, len(support)))
-        for line, dealt in zip(merged, coefs, strict=True):
-            dealt[:] = distribute(line, place[table.owner[support]], table.bounds[support], total[used])
+        coefs = distribute(merged, place[table.owner[support]], table.bounds[support], total[used])
         is_support = coefs.any(axis=0)
         if not is_support.all():
             coefs, support = coefs[:, is_support], support[is_support]
@@ -210,17 +207,17 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         is_divided = thresholds.shape[1] == 2
         self._margins = 0.5 * (thresholds[:, 0] - thresholds[:, 1]) if is_divided else np.ones(len(pairs))
         # An inverse overflows where a margin is less than the smallest normal number.
-        gaps = [max(solution.gap, np.finfo(np.float64).tiny) for solution in solutions] if is_divided else []
-        faint = [(margin, gap) for margin, gap in zip(self._margins.tolist(), gaps, strict=False) if not margin > gap]
-        if faint:
-            self._doubt_margin(*min(faint))
-        scale = np.ones((k - 1, k))
-        first, second = np.array(pairs).T
-        scale[second - 1, first] = scale[first, second] = 1.0 / self._margins
+        gaps = np.maximum([solution.gap for solution in solutions], np.finfo(np.float64).tiny)
+        faint = ~(self._margins > gaps) if is_divided else []
+        if any(faint):
+            self._doubt_margin(*min(zip(self._margins[faint].tolist(), gaps[faint].tolist(), strict=True)))
+        if is_divided:
+            scale = np.ones((k - 1, k))
+            first, second = pairs.T
+            scale[second - 1, first] = scale[first, second] = 1.0 / self._margins
+            coefs *= scale[:, codes[support]]
         self._keep_support(trained_by.X, support)
         self._n_support = np.bincount(codes[support], minlength=k).astype(np.int32)
-        for line, by in zip(coefs, scale, strict=True):
-            line *= by[codes[support]]
         self._keep_coefs(coefs, -thresholds.mean(axis=1) / self._margins, trained_by.kernel)
         self.n_iter_ = np.array([solution.counts.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)
@@ -245,13 +242,9 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
 
     def _pair_coefs(self) -> FloatMatrix:
         """Return the coefficients of each pair of classes, shape (n_SV, n_pairs)."""
-        coefs = self._dense_coefs()
-        k = len(self.classes_)
-        ends = np.concatenate([[0], np.cumsum(self._n_support)])
+        coefs, k = self._dense_coefs(), len(self.classes_)
         out = np.zeros((coefs.shape[1], k * (k - 1) // 2))
-        for column, (a, b) in enumerate(combinations(range(k), 2)):
-            out[ends[a] : ends[a + 1], column] = coefs[b - 1, ends[a] : ends[a + 1]]
-            out[ends[b] : ends[b + 1], column] = coefs[a, ends[b] : ends[b + 1]]
+        np.put_along_axis(out, columns_of(k).repeat(self._n_support, axis=0), coefs.T, axis=1)
         return out
 
     @property
@@ -274,10 +267,9 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         method, curves = self._curves
         return np.array([curve[row, 0] for curve in curves if method == LIBSVM])
 
-    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[int], AnyArray]:
         # The support vectors of a class have a coefficient for each of its pairs only, not for all.
-        columns = columns_of(len(self.classes_))
-        return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), columns, strict=True))
+        return self._dense_coefs().T, self._n_support.cumsum().tolist(), columns_of(len(self.classes_))
 
     def _pair_scores(self, X: Any) -> FloatMatrix:
         return np.asarray(self._sums(X) + self.intercept_)
@@ -301,7 +293,8 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
             return scores[:, 0]
         if self.decision_function_shape == "ovo":
             return scores
-        return count_votes(scores >= 0, len(self.classes_)) + break_ties(scores, len(self.classes_))
+        votes, sums = tally(scores, len(self.classes_), zero_is_first=True)
+        return votes + less_than_half(sums)
 
     def predict(self, X: Any) -> Any:
         """Return the labels.
@@ -325,10 +318,10 @@ class AbstractKernelClassifier(ClassifierParameters, AbstractCalibrated, Abstrac
         # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
         if scores.shape[1] == 1:
             return np.asarray(self.classes_[(scores[:, 0] >= 0).astype(np.intp)])
-        votes = count_votes(scores >= 0 if self.break_ties else scores > 0, len(self.classes_))
+        votes, sums = tally(scores, len(self.classes_), zero_is_first=bool(self.break_ties))
         if self.break_ties:
-            votes = votes + break_ties(scores, len(self.classes_))
-        return np.asarray(self.classes_[np.argmax(votes, axis=1)])
+            votes += less_than_half(sums)
+        return np.asarray(self.classes_[votes.argmax(axis=1)])
 
     @available_if(has_curves)
     def predict_proba(self, X: Any) -> Any:

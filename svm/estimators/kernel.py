@@ -34,6 +34,7 @@ from dsgd.inputs.named import takes_tables
 from dsgd.svm.certify import feature_norms, gap_ball, prove
 from dsgd.svm.estimators.classifiers import AbstractKernelClassifier
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM, fill
+from dsgd.svm.estimators.pairs import pairs_of
 from dsgd.svm.kernel_solver.problem import Dual, Posed
 from dsgd.svm.kernels.rows import distribute
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -96,7 +97,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
             solution = self._solve(Posed(kernel, X, first, dual, pool, self._cache_bytes()), tol, limit)
         self._say(f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}", solution.gap)
         # Equal rows share a coefficient.
-        coefs = distribute((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)
+        coefs = distribute((dual.y * solution.alpha).sum(axis=0)[None], owner, bounds, total)[0]
         support = np.flatnonzero(coefs)
         self._keep_support(X, support)
         self._n_support = np.array([len(support)], dtype=np.int32)
@@ -108,8 +109,8 @@ class AbstractSingleSVM(AbstractKernelSVM):
     def _pair_coefs(self) -> FloatMatrix:
         return self._dense_coefs().T
 
-    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
-        return self._dense_coefs().T, [(len(self.support_), np.zeros(1, dtype=np.int64))]
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[int], AnyArray]:
+        return self._dense_coefs().T, [len(self.support_)], np.zeros((1, 1), dtype=np.int64)
 
 
 @inherit_method_docs
@@ -387,7 +388,7 @@ class NuSVC(AbstractKernelClassifier):
         # The lightest class counts once: only ratios matter, and tol is meant for variables of about one.
         scale = self.class_weight_ / self.class_weight_.min()
         counts: FloatVector = np.bincount(codes, weights=weights, minlength=len(scale)).astype(np.float64)
-        pairs = np.array(list(combinations(range(len(scale)), 2)))
+        pairs = pairs_of(len(scale))
         parts = counts[pairs], (counts * scale)[pairs]
         for pair in pairs[np.all([self._half(n) > n.min(axis=1) * (1 + 1e-12) for n in parts], axis=0)]:
             n = counts[pair]

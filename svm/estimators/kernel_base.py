@@ -557,19 +557,19 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
         X = validated(self, X, **self._form_of_rows(), reset=False)
         if hasattr(self, "_coef"):
             return linear_sums(X, self._coef)
-        coefs, groups = self._grouped_coefs()
+        coefs, ends, columns = self._grouped_coefs()
         if self._is_precomputed():
             out = np.zeros((X.shape[0], len(self.intercept_)))
             for start in range(0, len(X), _SLAB):
                 values, begin = X[start : start + _SLAB][:, self.support_], 0
-                for end, columns in groups:
-                    out[start : start + _SLAB, columns] += values[:, begin:end] @ coefs[begin:end]
+                for end, of in zip(ends, columns, strict=True):
+                    out[start : start + _SLAB, of] += values[:, begin:end] @ coefs[begin:end]
                     begin = end
             return out
-        # Starting threads takes as long as so few products.
+        # Starting threads, or to limit those of BLAS, which starts none here, takes as long as so few products.
         is_small = X.shape[0] * len(coefs) * X.shape[1] < _FEW_PRODUCTS
-        with open_pool(1) if is_small else self._open_pool() as pool:
-            n_out = len(self.intercept_)
+        with contextlib.nullcontext(Pool(1, None)) if is_small else self._open_pool() as pool:
+            groups, n_out = (ends, columns), len(self.intercept_)
             return kernel_sums(self._known_kernel(), self.support_vectors_, coefs, groups, canonical(X), n_out, pool)
 
     def _check_fitted(self) -> None:
@@ -578,8 +578,8 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
             check_is_fitted(self)
 
     @abstractmethod
-    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
-        """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[int], AnyArray]:
+        """Return coefficients, shape (n_SV, m), where groups of support vectors end, and the m problems of each."""
 
     def _check_support(self) -> None:
         """Refuse a machine, of a file maybe, whose numbers do not fit each other: compiled code trusts them."""

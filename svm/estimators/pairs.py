@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 from sklearn.utils import compute_class_weight
 
 from dsgd.errors import InvalidDataError
+from dsgd.kernels.jit import kernel
 from dsgd.svm.calibration import LIBSVM, METHODS, N_FOLDS, assign_folds, draw_folds, fit_curve, fit_sigmoid
 from dsgd.svm.distributed.dealing import TrainedPair
 from dsgd.svm.estimators.kernel_base import near_start
@@ -34,38 +34,44 @@ from dsgd.svm.kernels.rows import sums_by
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-#: Numbers of pairs, each under both of its classes, that are held at once.
-_HELD = 2**17
+
+@lru_cache(maxsize=16)
+def pairs_of(k: int) -> IntVector:
+    """Return the pairs of k classes, in scikit-learn's order, shape (k (k - 1) / 2, 2)."""
+    return np.stack(np.triu_indices(k, 1), axis=1)
 
 
 @lru_cache(maxsize=16)
 def columns_of(k: int) -> AnyArray:
     """Return which pairs each of k classes is in, by the number of the other class, shape (k, k - 1)."""
-    columns = np.empty((k, k), dtype=np.int64)
-    for number, (a, b) in enumerate(combinations(range(k), 2)):
-        columns[a, b] = columns[b, a] = number
+    columns, (first, second) = np.empty((k, k), dtype=np.int64), pairs_of(k).T
+    columns[first, second] = columns[second, first] = np.arange(len(first))
     return columns[~np.eye(k, dtype=np.bool_)].reshape(k, k - 1)
 
 
-def count_votes(is_first: AnyArray, k: int) -> FloatMatrix:
-    """Return how many votes each of k classes has, by which class of each pair a row is given to, (n, k)."""
-    return _by_class(is_first, k, lambda mine, leads: (mine == leads).sum(axis=2))
+def tally(scores: FloatMatrix, k: int, *, zero_is_first: bool) -> tuple[FloatMatrix, FloatMatrix]:
+    """Return the votes for each of k classes, and the sums of its decision values, of the scores of pairs, (n, k)."""
+    votes, sums = np.zeros((2, len(scores), k))
+    _count(scores, zero_is_first, votes, sums)
+    return votes, sums
 
 
-def break_ties(scores: FloatMatrix, k: int) -> FloatMatrix:
-    """Return what the decision values of pairs add to votes: less than half a vote for each of k classes, (n, k)."""
-    # One after the other: sums of the same numbers in another order have other last digits.
-    sums = _by_class(scores, k, lambda mine, leads: np.cumsum(np.where(leads, mine, -mine), axis=2)[:, :, -1])
+@kernel
+def _count(scores, zero_is_first, votes, sums):  # type: ignore[no-untyped-def]
+    for i in range(len(scores)):
+        pair = 0
+        for a in range(votes.shape[1]):
+            for b in range(a + 1, votes.shape[1]):
+                score = scores[i, pair]
+                pair += 1
+                votes[i, a if score > 0.0 or (score == 0.0 and zero_is_first) else b] += 1.0
+                sums[i, a] += score
+                sums[i, b] -= score
+
+
+def less_than_half(sums: FloatMatrix) -> FloatMatrix:
+    """Return what sums of decision values add to votes: less than half of one, so that they break ties."""
     return np.asarray(sums / (3 * (np.abs(sums) + 1)))
-
-
-def _by_class(of_pairs: AnyArray, k: int, work: Callable[[AnyArray, AnyArray], AnyArray]) -> FloatMatrix:
-    """Return what `work` makes of what each class has in its pairs, (n, k, k - 1), and of where it is the first."""
-    columns, leads = columns_of(k), np.arange(k)[:, None] <= np.arange(k - 1)
-    out, step = np.empty((len(of_pairs), k)), max(1, _HELD // (k * k))
-    for start in range(0, len(of_pairs), step):
-        out[start : start + step] = work(of_pairs[start : start + step, columns], leads)
-    return out
 
 
 #: Most steps to smaller gaps for each sample, besides half as many as to `tol`: if the margin is zero, each further
@@ -104,18 +110,13 @@ class PairTrainer:
         return self.table.codes[self.first]
 
     @cached_property
-    def pairs(self) -> list[tuple[int, int]]:
-        """The pairs of classes, in scikit-learn's order."""
-        return list(combinations(range(len(self.model.classes_)), 2))
-
-    @cached_property
     def _sign(self) -> float:
         return float(self.model._sign_of_first())
 
     def train(self) -> tuple[list[TrainedPair], int]:
         """Return all pairs, none where they are on another rank, and the kernel values that they have in common."""
-        model, dealer, found = self.model, self.model._dealer, list[Any]([None] * len(self.pairs))
-        both, tol, limit = np.array(self.pairs), float(model.tol), int(model.max_iter)
+        model, dealer, both = self.model, self.model._dealer, pairs_of(len(self.model.classes_))
+        found, tol, limit = list[Any]([None] * len(both)), float(model.tol), int(model.max_iter)
         if model._curve_method() in METHODS:
             _ = self._folds  # refuses classes of too few rows before any pair is trained
         with model._open_pool() as pool:
@@ -123,7 +124,7 @@ class PairTrainer:
             small = ClassPairs(self.kernel, self.X, self.first, self.codes, pool, most)
             sizes = np.bincount(self.codes, minlength=len(model.classes_))[both].sum(axis=1)
             is_plain = dealer is None and model._curve_method() is None
-            batches = small.batches(self.pairs) if is_plain else []
+            batches, is_heard = small.batches(both) if is_plain else [], model._is_heard
 
             def train_batch(place: int, pool: Pool) -> None:
                 numbers = batches[place]
@@ -134,7 +135,8 @@ class PairTrainer:
                 for number, (rows, beta, _), solution in zip(numbers.tolist(), solved, solutions, strict=True):
                     if solution.converged and not _is_faint(dual, solution):
                         found[number] = TrainedPair(rows, beta, solution, None)
-                        self._tell_of(self.pairs[number], solution)
+                        if is_heard:
+                            self._tell_of(both[number], solution)
 
             if batches:
                 pool.spread(train_batch, len(batches))
@@ -145,7 +147,7 @@ class PairTrainer:
 
             def train_one(number: int, pool: Pool) -> None:
                 if dealer is None or dealer.begin(number):
-                    found[number] = self._train(self.pairs[number], small, pool, share)
+                    found[number] = self._train((int(both[number, 0]), int(both[number, 1])), small, pool, share)
                     if dealer is not None:
                         dealer.end(number)
 
@@ -198,7 +200,8 @@ class PairTrainer:
         solution = solve(bounds)
         near = solution.alpha if model._curve_method() in METHODS else None
         curve = self._fit_curve(pair, rows, lambda upper: solve(upper, anew=True, near=near))
-        self._tell_of(pair, solution)
+        if model._is_heard:
+            self._tell_of(pair, solution)
         # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
         used = np.flatnonzero(solution.alpha[0])
         rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
@@ -216,11 +219,10 @@ class PairTrainer:
             return solutions
         return [replace(each, thresholds=ends) for each, ends in zip(solutions, thresholds, strict=True)]
 
-    def _tell_of(self, pair: tuple[int, int], solution: Solution) -> None:
+    def _tell_of(self, pair: Any, solution: Solution) -> None:
         """Tell who listens that a pair is solved."""
-        if self.model._is_heard:
-            steps = f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}"
-            self.model._say(f"{self.model.classes_[list(pair)]}: {steps}", solution.gap)
+        steps = f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}"
+        self.model._say(f"{self.model.classes_[list(pair)]}: {steps}", solution.gap)
 
     def _solve(self, dual: Dual, run: Callable[[Dual, float, int], Solution]) -> Solution:
         """Solve the problem of a pair; halve the gap while the margin is less than twice that.

@@ -23,17 +23,17 @@ samples in each thread, n at most 2000.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.svm.kernel_solver.elimination import EliminationRecord, Work
-from dsgd.svm.kernel_solver.problem import SUM_ROUNDING, Counts, Dual, Solution
-from dsgd.svm.kernel_solver.smo import add_members, advance, extremes, pick_worst
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, tell
+from dsgd.svm.kernel_solver.smo import advance, pick_worst
 from dsgd.svm.kernel_solver.solve import FIRST_STEPS, has_linear_start, weights_begin
 from dsgd.svm.kernels.functions import Kernel, block_values, centre, exp_double, prefers_sparse, prepare
 from dsgd.svm.kernels.rows import Rows, span
@@ -52,6 +52,7 @@ TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_e
 
 #: Kernels that are parts of the one here, as in `dsgd.svm.kernel_solver.smo`.
 _advance, _pick_worst = part()(advance.py_func), part()(pick_worst.py_func)
+_tell = part()(tell.py_func)
 
 #: Members that a round adds: one for so many that there are.
 _SHARE = 4
@@ -133,104 +134,12 @@ def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room
 
 
 @scalar
-def _sort(points, weights, m):  # type: ignore[no-untyped-def]
-    """Sort the first m points, and their weights with them, by Shell's method: `np.argsort` takes Numba seconds."""
-    apart = m
-    while apart > 1:
-        apart = max(1, apart * 5 // 11)
-        for s in range(apart, m):
-            point, weight, k = points[s], weights[s], s
-            while k >= apart and points[k - apart] > point:
-                points[k], weights[k] = points[k - apart], weights[k - apart]
-                k -= apart
-            points[k], weights[k] = point, weight
-
-
-@part()
-def _settle(y, upper, alpha, group, n_groups, fixed):  # type: ignore[no-untyped-def]
-    """Put variables at their bounds where `dsgd.svm.kernel_solver.problem.settled` does; return whether any moved."""
-    has_moved, drift = False, -fixed
-    for k in range(alpha.shape[1]):
-        drift += y[0, k] * alpha[0, k]
-    for g in range(n_groups):
-        total, farthest = 0.0, 0.0
-        for k in range(alpha.shape[1]):
-            if group[0, k] == g:
-                total += alpha[0, k]
-                farthest = max(farthest, min(alpha[0, k], upper[0, k] - alpha[0, k]))
-        if 0.0 < farthest <= SUM_ROUNDING * total + abs(drift):
-            has_moved = True
-            for k in range(alpha.shape[1]):
-                if group[0, k] == g:
-                    alpha[0, k] = 0.0 if alpha[0, k] < upper[0, k] - alpha[0, k] else upper[0, k]
-    return has_moved
-
-
-@part()
-def conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told):  # type: ignore[no-untyped-def]
-    """Set what is told of a solution: gap, objective, duality gap and thresholds, as `conclude` computes them.
-
-    `fixed` is what y α has to sum to. The best threshold is a weighted quantile of -f. Whose f is above the highest of
-    I_low counts in full, whose f is below the lowest of I_up not at all, so it lies between the two, and few have to be
-    sorted.
-    """
-    n, objective, total = len(u), 0.0, 0.0
-    if _settle(y, upper, alpha, group, len(least), fixed):
-        told[3] = extremes(u, c, y, upper, alpha, group, least, most)
-    points, weights = np.empty(n), np.empty(n)
-    for k in range(n):
-        objective += alpha[0, k] * (0.5 * y[0, k] * u[k] + p[0, k])
-    for g in range(len(least)):
-        m, mass, free, n_free, best = 0, 0.0, 0.0, 0, -np.inf
-        low, high = min(least[g], most[g]), max(least[g], most[g])
-        for k in range(n):
-            if group[0, k] == g:
-                f = u[k] + c[0, k]
-                mass += upper[0, k] - alpha[0, k] if y[0, k] > 0 else alpha[0, k]
-                if f > high:
-                    mass -= upper[0, k]
-                    best = max(best, -f)
-                elif f >= low:
-                    points[m], weights[m] = -f, upper[0, k]
-                    m += 1
-                if 0.0 < alpha[0, k] < upper[0, k]:
-                    free, n_free = free + f, n_free + 1
-        _sort(points, weights, m)
-        for s in range(m):
-            best = points[s]
-            mass -= weights[s]
-            if mass <= 0.0:
-                break
-        for k in range(n):
-            if group[0, k] == g:
-                slack = -y[0, k] * (u[k] + c[0, k] + best)
-                total += (upper[0, k] - alpha[0, k]) * slack if slack > 0.0 else -alpha[0, k] * slack
-        ends, n_ends = 0.0, 0
-        for end in (least[g], most[g]):
-            if np.isfinite(end):
-                ends, n_ends = ends + end, n_ends + 1
-        told[7 + g] = free / n_free if n_free else (ends / n_ends if n_ends else 0.0)
-    told[4], told[5] = total, objective
-
-
-@scalar
 def _total(values):  # type: ignore[no-untyped-def]
     """Return the sum, one number after another."""
     total = 0.0
     for k in range(len(values)):
         total += values[k]
     return total
-
-
-@part()
-def _renew(flat, slots, u, c, y, upper, alpha, group, least, most):  # type: ignore[no-untyped-def]
-    """Add u up anew from the rows of the members, and return the gap."""
-    coefs = np.empty(len(slots))
-    for s in range(len(slots)):
-        coefs[s] = y[0, slots[s]] * alpha[0, slots[s]]
-    u[:] = 0.0
-    add_members(flat, coefs, u)
-    return extremes(u, c, y, upper, alpha, group, least, most)
 
 
 @kernel
@@ -250,6 +159,8 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
       the values computed; the events of a pair come after those of the one before, and are `n_records` at most.
     """
     begin, first, n_events = 0, 0, len(events) // len(places)
+    # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
+    none = np.int64(0)
     # No call for each: Numba would optimise what it calls, and then both together once more.
     for number in range(len(places)):
         own_at, starts, told = owns[number], places[number], results[number]
@@ -266,17 +177,16 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
         flat, room = memory[: n * n], memory[n * n :]  # room holds values among members, or what rows are made of
         c, least, most = np.empty((1, n)), np.empty(n_groups), np.empty(n_groups)
         slot_of, keys, picked = np.empty(n, np.int64), np.empty(n), np.empty(2 * n, np.int64)
-        # A literal 0 has a type of its own, for which Numba would compile what it is handed to once more.
-        members, held, computed, steps, at, n_failed = np.empty(n, np.int64), np.int64(0), 0, 0, 0, 0
+        members, held, computed, steps, at, n_failed = np.empty(n, np.int64), none, 0, 0, 0, 0
         fixed = 0.0
         for k in range(n):
             c[0, k], slot_of[k] = y[0, k] * p[0, k], -1
             fixed += y[0, k] * alpha[0, k]
-            if alpha[0, k] > 0.0:
+            if alpha[0, k] > 0.0 or fewest >= n:
                 slot_of[k], members[held] = held, k
                 held += 1
-        computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], np.int64(0), room, flat)
-        gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
+        computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], none, room, flat)
+        _, gap, _ = _advance(slot_of, flat, room, u, c, y, upper, alpha, group, least, most, tol, none)
         # A little below `tol`: u that is added up anew for the proof differs by rounding.
         status, target, largest, is_stuck, has_grown = OPEN, 0.9 * tol, 0.0, False, True
         told[3] = gap
@@ -287,7 +197,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
             if at + 2 > len(records):
                 break
             if gap < target or is_stuck:
-                gap = _renew(flat, members[:held], u, c, y, upper, alpha, group, least, most)
+                _, gap, _ = _advance(slot_of, flat, room, u, c, y, upper, alpha, group, least, most, tol, none)
                 records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 1.0, steps, gap, computed
                 at += 1
                 if gap < tol:
@@ -301,17 +211,11 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
                 break
             records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 0.0, steps, gap, computed
             at += 1
-            if fewest < n:
+            has_grown = held < n
+            if has_grown:
                 fresh = max(1, max(fewest, held // _SHARE) // (2 * n_groups))
                 fresh = _pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
-            else:
-                fresh = 0
-                for k in range(n):
-                    if slot_of[k] < 0:
-                        slot_of[k], picked[fresh] = held + fresh, k
-                        fresh += 1
-            has_grown = fresh > 0
-            if has_grown:
+                has_grown = fresh > 0
                 computed += fill_rows(kernel_of, rows, order, own, own_at, starts, picked[:fresh], held, room, flat)
                 for k in range(fresh):
                     members[held + k] = picked[k]
@@ -326,7 +230,7 @@ def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, f
             steps += made
         told[0], told[1], told[2], told[3], told[6] = status, steps, at, gap, computed
         if status == PROVEN:
-            conclude_pair(u, c, y, p, upper, alpha, group, least, most, fixed, told)
+            _tell(u, c[0], y[0], upper[0], alpha[0], group[0], fixed, told[3:])
             if not np.isfinite(told[5]):
                 told[0] = BROKEN
         for k in range(n):
@@ -340,12 +244,16 @@ _LARGEST, _WIDEST = 2000, 4096
 #: From so many classes on a sample is a member of some pair often enough that all values within its class pay.
 _MANY_CLASSES = 5
 
-#: Values within classes of a slab.
-_SLAB = 50_000
+#: Values within classes of a slab, and those that have to be spared for each class: a call of its own takes as long.
+_SLAB, _WORTH = 50_000, 4000
 
 #: Members that a round adds, at least. Where all values are no more than so many cheap ones, all samples are members at
 #: once, as with the solver of one problem: the machine is then the same to rounding, whichever of the two finds it.
 _FEWEST, _AT_ONCE = 16, 30_000
+
+#: Columns of a linear kernel up to which so many steps per sample are tried where weights could begin: mostly they are
+#: enough, and they take less time than a few Newton steps.
+_NARROW, _FEW_STEPS = 8, 2
 
 #: Steps of a call, and rounds and proofs together, at most: an interrupt waits for it.
 _STEPS, _RECORDS = 50_000, 256
@@ -368,10 +276,9 @@ class ClassPairs:
         #: Kernel values computed for all pairs together; those computed for one are in its solution.
         self.n_evaluations = 0
         self._ends = np.concatenate([[0], np.cumsum(counts)])
-        pairs = combinations(range(len(counts)), 2) if cache_bytes else ()
-        self._small = {(a, b) for a, b in pairs if counts[a] + counts[b] <= _LARGEST}
+        self._most = _LARGEST if cache_bytes else 0  # samples of a pair
         self._is_on = False
-        if not self._small:
+        if np.sort(counts)[:2].sum() > self._most:
             return
         self._order = np.argsort(codes, kind="stable")
         # Compiled code takes dense rows of few bytes, and given values as they are.
@@ -397,9 +304,12 @@ class ClassPairs:
     def _compute_own(self, pool: Pool, most_bytes: int) -> None:
         """Compute the values within classes that are in many small pairs, the smallest classes first."""
         counts = np.diff(self._ends)
-        uses = np.bincount(np.array(list(self._small)).ravel(), minlength=len(counts))
+        uses = (counts[:, None] + counts <= self._most).sum(axis=1) - (2 * counts <= self._most)
         classes = np.argsort(counts, kind="stable")
-        classes = classes[(uses[classes] >= _MANY_CLASSES - 1) & (np.cumsum(8 * counts[classes] ** 2) <= most_bytes)]
+        pays = (uses >= _MANY_CLASSES - 1) & ((uses - 1) * counts**2 >= _WORTH)
+        classes = classes[pays[classes] & (np.cumsum(8 * counts[classes] ** 2) <= most_bytes)]
+        if not len(classes):
+            return
         ends = np.concatenate([[0], np.cumsum(counts[classes] ** 2)])
         self._own, self._own_at[classes] = np.empty(ends[-1]), ends[:-1]
 
@@ -417,11 +327,14 @@ class ClassPairs:
 
     def takes(self, pair: tuple[int, int]) -> bool:
         """Return whether a pair is solved here."""
-        return self._is_on and pair in self._small
+        return self._is_on and self._is_small(pair)
+
+    def _is_small(self, pair: tuple[int, int]) -> bool:
+        return sum(int(self._ends[code + 1] - self._ends[code]) for code in pair) <= self._most
 
     def samples(self, pair: tuple[int, int]) -> IntVector:
         """Return the samples of a pair, shape (n,); in a small pair those of the first class come first."""
-        if pair not in self._small:  # in the order of content: both are mixed, so neither leads the first blocks
+        if not self._is_small(pair):  # in the order of content: both are mixed, so neither leads the first blocks
             return np.flatnonzero((self._codes == pair[0]) | (self._codes == pair[1]))
         return np.concatenate([self._order[self._ends[code] : self._ends[code + 1]] for code in pair])
 
@@ -438,9 +351,10 @@ class ClassPairs:
         """Solve the dual of a pair to `tol`."""
         pool.check()
         begin, n, is_linear = time.perf_counter(), dual.y.shape[1], self._kernel.name == "linear"
-        if is_linear and weights_begin(n, self._width) and has_linear_start(dual):
+        is_flat = is_linear and weights_begin(n, self._width)
+        if is_flat and self._width > _NARROW and has_linear_start(dual):
             return go_on(dual, max_iter)
-        most = min(_STEPS, FIRST_STEPS * n) if is_linear else _STEPS
+        most = min(_STEPS, (_FEW_STEPS if is_flat else FIRST_STEPS) * n) if is_linear else _STEPS
         limit = most if max_iter < 0 else min(max_iter, most)
         parts, u = np.concatenate([dual.y, dual.p, dual.upper, dual.alpha]), np.empty(n)
         alpha = parts[3:]
@@ -482,11 +396,11 @@ class ClassPairs:
         solutions = _solutions(told, records, sizes, (time.perf_counter() - begin) / len(pairs))
         return [(of[a:b], beta[a:b], each) for a, b, each in zip(ends[:-1], ends[1:], solutions, strict=True)]
 
-    def batches(self, pairs: Sequence[tuple[int, int]]) -> list[IntVector]:
+    def batches(self, pairs: IntVector) -> list[IntVector]:
         """Return pairs that `solve_many` takes, by their numbers, a few hundred samples together."""
         if not self._is_on:  # of a linear kernel these are fewer than the linear solver begins with
             return []
-        sizes = np.diff(self._ends)[np.array(pairs)].sum(axis=1)
+        sizes = np.diff(self._ends)[pairs].sum(axis=1)
         tiny = np.flatnonzero(sizes <= _TINY)
         return np.split(tiny, np.flatnonzero(np.diff(np.cumsum(sizes[tiny]) // _TOGETHER)) + 1) if len(tiny) else []
 
@@ -529,26 +443,19 @@ def _solutions(told: FloatMatrix, records: FloatMatrix, sizes: IntVector, second
 
     There may be thousands, so that what Python does for each is little, and few objects: numbers are taken by columns.
     """
-    events = [column.tolist() for column in records.T]
-    at, nothing = 0, np.empty((1, 0))
-    columns = (column.tolist() for column in told[:, : len(TOLD)].T)
-    numbers = zip(*columns, told[:, len(TOLD) :], sizes.tolist(), strict=True)
-    for status, n_iter, n_records, gap, duality_gap, objective, n_values, thresholds, n in numbers:
-        history, n_blocks = [], 0
-        for k in range(at, at + int(n_records)):
-            is_proof, steps, now, values = events[0][k], events[1][k], events[2][k], events[3][k]
-            n_blocks += not is_proof
-            event = "verify" if is_proof else "block"
-            history.append(EliminationRecord(event, int(steps), n, now, 0, int(values), seconds))
-        at += int(n_records)
-        n_rounds = max(1, n_blocks) if status == PROVEN else n_blocks
-        yield Solution(
-            alpha=nothing,
-            u=nothing[0],
-            thresholds=thresholds,
-            gap=max(gap, 0.0),  # it is infinite when no pair can move
-            duality_gap=duality_gap,
-            objective=objective,
-            converged=status == PROVEN,
-            counts=Counts(int(n_iter), n_rounds, n_evaluations=int(n_values), history=history, work=_NO_WORK),
-        )
+    n_records, is_proof = told[:, 2].astype(np.int64), records[:, 0] > 0.0
+    ends = np.concatenate([[0], np.cumsum(n_records)])
+    names, steps, values = np.where(is_proof, "verify", "block"), *records[:, [1, 3]].astype(np.int64).T
+    events = (names, steps, np.repeat(sizes, n_records), records[:, 2], np.zeros_like(steps), values)
+    history = list(map(EliminationRecord, *(column.tolist() for column in events), repeat(seconds)))
+    n_proofs = np.concatenate([[0], np.cumsum(is_proof)])[ends]
+    is_proven, n_rounds = told[:, 0] == PROVEN, n_records - np.diff(n_proofs)
+    n_rounds = np.where(is_proven, np.maximum(n_rounds, 1), n_rounds)
+    gaps, nothing = np.maximum(told[:, 3], 0.0), np.empty((1, 0))  # it is infinite when no pair can move
+    whole = (told[:, 1].astype(np.int64), n_rounds, told[:, 6].astype(np.int64), ends[:-1], ends[1:])
+    columns = (gaps, told[:, 4], told[:, 5], is_proven, *whole)
+    for k, (gap, duality_gap, objective, proven, n_iter, n_done, n_values, first, last) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        counts = Counts(n_iter, n_done, 0, 0, 0, n_values, 0, history[first:last], _NO_WORK)
+        yield Solution(nothing, nothing[0], told[k, len(TOLD) :], gap, duality_gap, objective, proven, counts)

@@ -19,12 +19,13 @@ was found.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError
+from dsgd.kernels.jit import kernel, scalar
 from dsgd.svm.kernel_solver.elimination import EliminationRecord, Work
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.functions import Kernel
@@ -69,7 +70,7 @@ def _of_ranks(y: AnyArray, upper: AnyArray, alpha: AnyArray, points: AnyArray, p
     is_bounded = np.isfinite(upper)
     sums = np.array([float((~is_bounded).sum()), float(upper[is_bounded].sum()), float(alpha.sum())])
     peers.add_up(sums)
-    weights = np.where(is_bounded, upper, sums[1] + sums[2]) if sums[0] else upper
+    weights = np.where(is_bounded, upper, 1.0 + sums[1] + sums[2]) if sums[0] else upper
     order = np.argsort(points, kind="stable")
     ends = np.concatenate([[0.0], np.cumsum(weights[order])])
     keys = _ordered(points[order])
@@ -112,8 +113,8 @@ def _of_group(y: AnyArray, upper: AnyArray, alpha: AnyArray, points: AnyArray) -
     weights = upper
     order = np.argsort(points, kind="stable")  # the other kind takes twenty times as long on some processors
     is_bounded = np.isfinite(upper)
-    if not is_bounded.all():  # one without a bound weighs as much as all others and itself together
-        weights = np.where(is_bounded, upper, upper[is_bounded].sum() + alpha.sum())
+    if not is_bounded.all():  # one without a bound weighs more than all others and itself together
+        weights = np.where(is_bounded, upper, 1.0 + upper[is_bounded].sum() + alpha.sum())
     mass = float(np.where(y > 0, weights - alpha, alpha).sum())
     place = int(np.searchsorted(np.cumsum(weights[order]), mass))
     slack = y * (points - points[order[min(place, len(order) - 1)]])
@@ -168,7 +169,7 @@ class Posed:
     cache_bytes: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Counts:
     """Counts of a run so far."""
 
@@ -184,10 +185,10 @@ class Counts:
 
     def __add__(self, later: Counts) -> Counts:
         """Return the counts of this run and a later one together."""
-        return Counts(**{name: value + getattr(later, name) for name, value in vars(self).items()})
+        return Counts(*(getattr(self, each.name) + getattr(later, each.name) for each in fields(self)))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen, as `EliminationRecord`
 class Solution:
     """What the solver found."""
 
@@ -276,6 +277,95 @@ def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector, peers: Peers | None = 
         peers.add_up(objective)
     gap = duality_gap(dual.y, dual.upper, alpha, u + dual.y * dual.p, dual.group, dual.n_groups, peers)
     return float(objective[0]), gap
+
+
+@scalar
+def _sort(points, weights, m):  # type: ignore[no-untyped-def]
+    """Sort the first m points, and their weights with them, by Shell's method: `np.argsort` takes Numba seconds."""
+    apart = m
+    while apart > 1:
+        apart = max(1, apart * 5 // 11)
+        for s in range(apart, m):
+            point, weight, k = points[s], weights[s], s
+            while k >= apart and points[k - apart] > point:
+                points[k], weights[k] = points[k - apart], weights[k - apart]
+                k -= apart
+            points[k], weights[k] = point, weight
+
+
+@kernel
+def tell(u, c, y, upper, alpha, group, fixed, told):  # type: ignore[no-untyped-def]
+    """Set `told` to gap, duality gap and objective, a number that is left out, and thresholds, as `conclude` has them.
+
+    The variables are one after another, shape (r n,), and `fixed` is what y α sums to; ``alpha`` and ``u`` may change.
+    The best threshold is a weighted quantile of -f. Whose f is above the highest of I_low counts in full, whose f is
+    below the lowest of I_up not at all, so it lies between the two, and few have to be sorted.
+    """
+    n, size, n_groups = len(u), len(y), len(told) - 4
+    if size == 2 * n and n_groups == 1:
+        for k in range(n):
+            beta = y[k] * alpha[k] + y[n + k] * alpha[n + k]
+            alpha[k], alpha[n + k] = max(y[k] * beta, 0.0), max(y[n + k] * beta, 0.0)
+    drift, everything, rest, has_moved = -fixed, 1.0, 0.0, False
+    for j in range(size):
+        drift += y[j] * alpha[j]
+        everything += alpha[j] + (upper[j] if upper[j] < np.inf else 0.0)
+    for g in range(n_groups):  # as in `settled`
+        total, farthest = 0.0, 0.0
+        for j in range(size):
+            if group[j] == g:
+                total += alpha[j]
+                farthest = max(farthest, min(alpha[j], upper[j] - alpha[j]))
+        if 0.0 < farthest <= SUM_ROUNDING * total + abs(drift):
+            has_moved = True
+            for j in range(size):
+                if group[j] == g:
+                    alpha[j] = 0.0 if alpha[j] < upper[j] - alpha[j] else upper[j]
+    for j in range(size):
+        rest += alpha[j]
+    points, weights = np.empty(size), np.empty(size)
+    told[0], told[1], told[2] = -np.inf, 0.0, 0.0
+    for g in range(n_groups):
+        least, most, free, n_free = np.inf, -np.inf, 0.0, 0
+        for j in range(size):
+            if group[j] == g:
+                k = j - n if j >= n else j
+                if has_moved and rest == 0.0:
+                    u[k] = 0.0
+                f, below, above = u[k] + c[j], alpha[j] < upper[j], alpha[j] > 0.0
+                if (below if y[j] > 0 else above) and f < least:
+                    least = f
+                if (above if y[j] > 0 else below) and f > most:
+                    most = f
+                if below and above:
+                    free, n_free = free + f, n_free + 1
+                told[2] += alpha[j] * y[j] * (0.5 * u[k] + c[j])
+        m, mass, best, low, high = 0, 0.0, -np.inf, min(least, most), max(least, most)
+        for j in range(size):
+            if group[j] == g:
+                f = u[j - n if j >= n else j] + c[j]
+                # One without a bound weighs more than all others and itself together.
+                weight = upper[j] if upper[j] < np.inf else everything
+                mass += weight - alpha[j] if y[j] > 0 else alpha[j]
+                if f > high:
+                    mass -= weight
+                    best = max(best, -f)
+                elif f >= low:
+                    points[m], weights[m] = -f, weight
+                    m += 1
+        _sort(points, weights, m)
+        for s in range(m):
+            best = points[s]
+            mass -= weights[s]
+            if mass <= 0.0:
+                break
+        for j in range(size):
+            if group[j] == g:
+                slack = -y[j] * (u[j - n if j >= n else j] + c[j] + best)
+                told[1] += (upper[j] - alpha[j]) * slack if slack > 0.0 else -alpha[j] * slack
+        told[0] = max(told[0], most - least)
+        least, most = least if least < np.inf else most, most if most > -np.inf else least
+        told[4 + g] = free / n_free if n_free else (0.5 * (least + most) if abs(most) < np.inf else 0.0)
 
 
 def refuse(kernel: Kernel) -> InvalidDataError:

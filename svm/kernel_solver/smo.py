@@ -391,11 +391,11 @@ def collect(u, c, y, upper, alpha, group, least, most, side, which, keys, places
 
 
 #: Kernels that the ones here take in as parts. Numba would make kernels of them first, and then both together.
-_solve_block, _add_rows = part()(solve_block.py_func), part()(add_rows.py_func)
+_solve_block, _add_rows, _extremes = (part()(each.py_func) for each in (solve_block, add_rows, extremes))
 
 
-@kernel
-def add_members(flat, coefs, u):  # type: ignore[no-untyped-def]
+@part()
+def _add_members(flat, coefs, u):  # type: ignore[no-untyped-def]
     """Add to u the rows of the members times their coefficients, most of which may be zero."""
     slots, used, count = np.empty(len(coefs), np.int64), np.empty(len(coefs)), 0
     for a in range(len(coefs)):
@@ -461,7 +461,7 @@ def gather(slots, samples, flat, stride, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def advance(slot_of, flat, block, u, c, y, upper, alpha, group, least, most, tol, max_steps):  # type: ignore[no-untyped-def]
-    """Solve the problem of the members to `tol` and bring u up to date.
+    """Solve the problem of the members to `tol` and bring u up to date; with no steps at most, sum u = K(yα) again.
 
     Return the steps made, the gap over all samples, and the largest size of a kernel value in between. Members that
     violate with nobody take no part. The row of member k is in slot slot_of[k] of ``flat``, which is negative of who is
@@ -477,7 +477,7 @@ def advance(slot_of, flat, block, u, c, y, upper, alpha, group, least, most, tol
             n_held, g, f = max(n_held, slot_of[k] + 1), group[v, k], u[k] + c[v, k]
             below, above = alpha[v, k] < upper[v, k], alpha[v, k] > 0.0
             rises, falls = (below, above) if y[v, k] > 0 else (above, below)
-            if (rises and f < most[g]) or (falls and f > least[g]):
+            if max_steps > 0 and ((rises and f < most[g]) or (falls and f > least[g])):
                 slots[q], samples[q], kinds[q] = slot_of[k], k, v
                 q += 1
     signs, bounds, f, values, groups = np.empty(q), np.empty(q), np.empty(q), np.empty(q), np.empty(q, np.int64)
@@ -494,5 +494,11 @@ def advance(slot_of, flat, block, u, c, y, upper, alpha, group, least, most, tol
         v, k = kinds[s], samples[s]
         moved[slots[s]] += signs[s] * (values[s] - alpha[v, k])
         alpha[v, k] = values[s]
-    add_members(flat, moved, u)
-    return steps, extremes(u, c, y, upper, alpha, group, least, most), largest
+    if max_steps == 0:
+        u[:] = 0.0
+        for v in range(y.shape[0]):
+            for k in range(n):
+                if slot_of[k] >= 0:
+                    moved[slot_of[k]] += y[v, k] * alpha[v, k]
+    _add_members(flat, moved, u)
+    return steps, _extremes(u, c, y, upper, alpha, group, least, most), largest

@@ -37,8 +37,9 @@ that is ten to thousands of times less work.
 The linear solver runs to a small duality gap. Its dual variables are in their intervals; the error of their sum
 is taken from the free ones. Then u = K(yα) = X(X'yα) is computed over all samples in float64, and the kernel solver
 continues from there, mostly without a step, to its own criterion and its own proof. On few rows, or on too many columns
-for them, the kernel solver begins, and the linear one follows if that does not end soon. Of two starts the one with the
-lower dual objective is taken, so nothing is lost if the linear solver makes little progress.
+for them, the kernel solver begins, and the linear one follows if that does not end soon; so it does, for fewer steps,
+on small pairs of classes of a few columns. Of two starts the one with the lower dual objective is taken, so nothing is
+lost if the linear solver makes little progress.
 
 Source: the solvers are those of `dsgd.svm.linear_solver.solve`; the combination is ours.
 """
@@ -58,8 +59,8 @@ from dsgd.collectives import Team
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord, Standstill
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
-from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, refuse, worth
-from dsgd.svm.kernel_solver.smo import add_members, advance, extremes, pick_worst
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, refuse, tell, worth
+from dsgd.svm.kernel_solver.smo import advance, extremes, pick_worst
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearRows, LinearSolution
@@ -83,6 +84,9 @@ _MAX_ATTEMPTS = 3
 
 #: Largest number of steps between two proofs: indicators that are only updated drift.
 _STEPS = 100_000
+
+#: And of a round: who watches for a standstill takes the lowest gap of many, which may rise and fall.
+_ROUND_STEPS = 12_500
 
 
 def solve_dual(
@@ -124,8 +128,7 @@ def solve_directly(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: in
     """
     begin = time.perf_counter()
     limit = max_iter if max_iter >= 0 else max(10_000_000, 100 * matrix.n)
-    members = _Members(dual, matrix)
-    counts = Counts()
+    members, counts = _Members(dual, matrix), Counts()
 
     def record(event: str) -> None:
         seconds = time.perf_counter() - begin
@@ -134,8 +137,7 @@ def solve_directly(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: in
 
     unproven, target, standstill = 0, 0.9 * tol, Standstill(matrix.n)
     lowest, n_failed, is_stuck, has_grown = np.inf, 0, False, True
-    members.take(np.flatnonzero(dual.alpha.any(axis=0)))
-    gap = members.renew()
+    gap = members.begin()
     while True:
         matrix.pool.check()
         if not members.is_finite:
@@ -154,14 +156,14 @@ def solve_directly(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: in
             if is_suspected and standstill.is_certain(*worth(dual, members.alpha, members.u)):
                 break
         record("block")
-        has_grown = members.take(members.pick())
+        has_grown = len(members.ids) < matrix.n and members.take(members.pick())
         aim = target if len(members.ids) == matrix.n else max(target, _BY_ROUND * gap)
-        made, gap = members.solve(aim, min(limit - counts.n_iter, _STEPS))
+        made, gap = members.solve(aim, min(limit - counts.n_iter, _ROUND_STEPS))
         is_stuck = made == 0 and not has_grown
         counts.n_iter += made
         unproven += made
     counts.n_rounds, counts.n_evaluations = max(1, counts.n_rounds), matrix.n_evaluations
-    return conclude(dual, matrix.kernel, members.alpha, members.u, tol=tol, counts=counts)
+    return members.conclude(tol, counts)
 
 
 class _Members:
@@ -169,7 +171,7 @@ class _Members:
 
     def __init__(self, dual: Dual, matrix: KernelMatrix) -> None:
         n = matrix.n
-        self._matrix, self._y, self._n_groups = matrix, dual.y, dual.n_groups
+        self._matrix, self._dual, self._n_groups = matrix, dual, dual.n_groups
         self.alpha: FloatMatrix = dual.alpha.astype(np.float64)
         self.u: FloatVector = np.zeros(n)
         #: The members, in the order in which they came.
@@ -190,16 +192,28 @@ class _Members:
         """Whether the values between members, and the sums of all, are finite."""
         return isfinite(self.largest + self.u.sum())
 
+    def begin(self) -> float:
+        """Make those with variables above zero members, or all if they are few; return the gap over all samples."""
+        n = len(self.u)
+        self.take(np.arange(n) if n <= self._fewest else np.flatnonzero(self.alpha.any(axis=0)))
+        return self.renew()
+
     def renew(self) -> float:
         """Sum u again; return the gap over all samples."""
-        self.u[:] = 0.0
-        add_members(self._flat, (self._y * self.alpha).sum(axis=0)[self.ids], self.u)
-        return float(extremes(*self._variables, *self._extremes))
+        return self.solve(0.0, 0)[1]
+
+    def conclude(self, tol: float, counts: Counts) -> Solution:
+        """Return what `conclude` does of the variables, whose u was summed last."""
+        told, dual = np.empty(4 + self._n_groups), self._dual
+        tell(self.u, *(each.ravel() for each in self._variables[1:]), float((dual.y * dual.alpha).sum()), told)
+        gap, duality_gap, objective = told[:3].tolist()
+        if not (self.is_finite and isfinite(objective)):
+            raise refuse(self._matrix.kernel)
+        # It is infinite when no pair can move.
+        return Solution(self.alpha, self.u, told[4:], max(gap, 0.0), duality_gap, objective, gap < tol, counts)
 
     def pick(self) -> IntVector:
-        """Return the samples that become members next: the worst violators, as many of each side; or all, if few."""
-        if not len(self.ids) and len(self.u) <= self._fewest:
-            return np.arange(len(self.u))
+        """Return the samples that become members next: the worst violators, as many of each side."""
         room = max(self._fewest, int(_SHARE * len(self.ids))) // (2 * self._n_groups)
         room, scratch = min(max(1, room), len(self._keys)), (self._keys, self._picked)
         n_held = len(self.ids)

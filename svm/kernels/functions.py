@@ -188,19 +188,15 @@ def sum_tiles(left, right, coefs, slabs, bounds, number, sums, height, is_rbf): 
 
 
 @compiled
-def part_sums(left, right, coefs, bounds, tile, out, is_rbf, single):  # type: ignore[no-untyped-def]
-    """Do as `tile_sums` for parts of left rows: part t, whose sums out[t] is set to, are bounds[t] to bounds[t + 1]."""
+def add_parts(left, right, coefs, bounds, columns, tile, sums, out, is_rbf, single):  # type: ignore[no-untyped-def]
+    """Add to out[:, columns[t]] what `tile_sums` sets `sums` to of part t of left rows, bounds[t] to bounds[t + 1]."""
     for t in range(len(bounds) - 1):
         first, last = bounds[t], bounds[t + 1]
-        tile_sums(left[first:last], right, coefs[first:last], tile, out[t], is_rbf, single)
-
-
-@compiled
-def part_values(left, right, bounds, out, is_rbf, single):  # type: ignore[no-untyped-def]
-    """Do as `tile_values` for parts of left rows, as `part_sums` has them."""
-    for t in range(len(bounds) - 1):
-        first, last = bounds[t], bounds[t + 1]
-        tile_values(left[first:last], right, out[first:last], is_rbf, single)
+        tile_sums(left[first:last], right, coefs[first:last], tile, sums, is_rbf, single)
+        found = sums.reshape(len(right), columns.shape[1])
+        for k in range(len(right)):
+            for c in range(columns.shape[1]):
+                out[k, columns[t, c]] += found[k, c]
 
 
 @compiled
@@ -398,37 +394,28 @@ def prepare(
         plain = X if index is None else X[index]
         return Rows(plain.shape[0], plain=plain)
     n, d = X.shape[0] if index is None else len(index), X.shape[1]
-    scale = np.sqrt(2.0 * kernel.gamma) if kernel.name == "rbf" else 1.0
+    is_rbf = kernel.name == "rbf"
     if sparse:
         csr = X if sp.issparse(X) and X.format == "csr" else sp.csr_matrix(X)
         parts = (csr.data, csr.indices, csr.indptr)
         parts = parts if index is None else gather_csr(parts, index)
         squares = np.zeros(n)
-        if kernel.name == "rbf":
+        if is_rbf:
             sum_squares(parts[0], parts[2], squares)
             squares *= -kernel.gamma
-        values = (parts[0] * scale).astype(dtype, copy=False)
+        values = (parts[0] * (np.sqrt(2.0 * kernel.gamma) if is_rbf else 1.0)).astype(dtype, copy=False)
         return Rows(n, sparse=(values, parts[1], parts[2]), n_columns=d, offsets=squares.astype(dtype))
-    if kernel.name != "rbf" and shift is None and index is None and not sp.issparse(X):
+    if not is_rbf and shift is None and index is None and not sp.issparse(X):
         return Rows(n, dense=np.ascontiguousarray(X, dtype=dtype))
-    out = np.empty((n, d + 2 if kernel.name == "rbf" else d), dtype=dtype)
+    out = np.empty((n, d + 2 if is_rbf else d), dtype=dtype)
+    shift = np.zeros(d) if is_rbf and shift is None else shift
     for begin, part in _chunks(X, index):
         rows = as_dense(part)
         target = out[begin : begin + len(rows)]
-        if kernel.name == "rbf" and shift is not None and is_plain(rows):
-            away = np.empty(rows.shape)
-            centre_rows(rows, shift, scale, away, target)
-            rows = away
+        if is_rbf:
+            centre_rows(rows if is_plain(rows) else np.array(rows, np.float64), shift, kernel.gamma, target)
         else:
-            if shift is not None:
-                rows = rows - shift  # float64
-            if kernel.name != "rbf":
-                target[:] = rows
-                continue
-            rows = np.asarray(rows, dtype=np.float64)
-            np.multiply(rows, scale, out=target[:, :d], casting="same_kind")
-        target[:, d] = -kernel.gamma * np.einsum("ij,ij->i", rows, rows)
-        target[:, d + 1] = 1.0
+            target[:] = rows if shift is None else rows - shift  # float64
     return Rows(n, dense=out)
 
 

@@ -88,8 +88,7 @@ class KernelMatrix:
     def set_dtype(self, dtype: Any) -> None:
         """Compute rows in another type from now on, and clear the cache."""
         self.dtype = np.dtype(dtype)
-        self._position = np.full(len(self.mine), -1, dtype=np.int64)  # no rows are ready in this type yet
-        self._rows = self._prepared(self.active, self.dtype)
+        self._rows = self._features.prepared(self.active, self.dtype)
         self.__dict__.pop("_cache", None)  # its memory is lent to the next one
         self._picked: Picked | None = None
         self._number()
@@ -214,11 +213,11 @@ class KernelMatrix:
 
     def fill_rows(self, samples: IntVector, out: FloatMatrix) -> None:
         """Set `out`, shape (q, n_active), to the rows of some active samples, all of them here; none is cached."""
-        picked = self.pick(samples)
+        rows = take_rows(self._rows, self._position[samples])
         self.n_evaluations += out.size
 
         def work(start: int, stop: int) -> None:
-            block_values(self.kernel, picked.take(np.arange(start, stop)), self._rows, self.dtype, out[start:stop])
+            block_values(self.kernel, span(rows, start, stop), self._rows, self.dtype, out[start:stop])
 
         self.pool.slabs(work, len(samples), max(_FILL_ROWS, int(_FILL_COST / (len(self.active) * self.value_cost))))
 

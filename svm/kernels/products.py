@@ -26,11 +26,11 @@ A linear kernel needs no kernel values: its f is one product with w = Σ β_j z_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -133,13 +133,15 @@ _STRIP = 2048  # left rows between two passes over the right ones
 _HELD_BYTES = 64 * 2**20  # of left rows in a sum
 _JOINED_BYTES = 8 * 2**20  # of left rows that are held together, so that one compiled call takes all of them
 _RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
-_FEW_VALUES = 2**14  # that one compiled call computes for all parts, so that they are in the second-level cache
 
 #: Shares for each thread, and the values of one at least: as many take a few times as long as waking a thread.
 _SHARES_EACH, _FEWEST_VALUES = 8, 2**17
 
 #: Parts, times sums of a row, that are added up apart: of so few slabs these are megabytes at most.
 _MOST_APART = 128
+
+#: Left rows from one number to another, in the form of products, and the number of their group.
+_Part: TypeAlias = tuple[int, int, functions.Left, int]
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Sums:
     pool: Pool
 
     def add_weighted(
-        self, left: Any, coefs: FloatMatrix, right: Any, out: FloatMatrix, groups: Sequence[tuple[int, Any]] = ()
+        self, left: Any, coefs: FloatMatrix, right: Any, out: FloatMatrix, groups: tuple[Any, AnyArray] | None = None
     ) -> None:
         """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block of kernel values at a time.
 
@@ -164,95 +166,95 @@ class Sums:
         - `left`, `right`: ``left(start, stop)`` returns prepared rows.
         - `coefs`, shape (n_left, m): coefficients.
         - `out`, shape (n_right, n_out): sums, float64.
-        - `groups`: where each group of left rows ends, and the m columns of `out` its sums go to; without, to
-          all m.
+        - `groups`: where each group of left rows ends, and which columns of `out` its sums go to, shape (n_groups,
+          m); without, to all m.
         """
         if not (len(coefs) and len(out)):  # a rank may hold no rows
             return
-        one = left(0, 1)
-        width, slab = max(1, functions.left_bytes(one)), _right_rows(one)
+        n = len(coefs)
+        some = left(0, min(n, _CHUNK))
+        width, slab = max(1, functions.left_bytes(some)), _right_rows(some)
         chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
         # Dense rows that are few bytes are made ready together, and each part is given all of them.
-        is_joined = one.dense is not None and len(coefs) * one.nbytes <= _JOINED_BYTES
-        joined = functions.left_form(self.kernel, left(0, len(coefs)))[0][2] if is_joined else None
-        parts: list[tuple[int, int, functions.Left, Any]] = []
+        is_joined = some.dense is not None and n * some.nbytes <= some.n * _JOINED_BYTES
+        joined = functions.left_form(self.kernel, some if some.n == n else left(0, n))[0][2] if is_joined else None
+        parts: list[_Part] = []
         first = begin = 0
-        for end, columns in groups or [(len(coefs), slice(None))]:
+        ends, columns = groups or ([n], np.arange(coefs.shape[1])[None])
+        for group, end in enumerate(ends):
             while first < end:
                 last = min(end, first + chunk)
                 if joined is not None:
-                    parts.append((first, last, joined, columns))
+                    parts.append((first, last, joined, group))
                 else:
                     forms = functions.left_form(self.kernel, left(first, last))
-                    parts += [(first + a, first + b, part, columns) for a, b, part in forms]
+                    parts += [(first + a, first + b, part, group) for a, b, part in forms]
                 first = last
                 if (first - begin) * width >= _HELD_BYTES:
-                    self._add_parts(parts, coefs, right, out, slab, joined)
+                    self._add_parts(parts, coefs, right, out, slab, columns, joined)
                     parts, begin = [], first
-        self._add_parts(parts, coefs, right, out, slab, joined)
+        self._add_parts(parts, coefs, right, out, slab, columns, joined)
 
     def _add_parts(
         self,
-        parts: Sequence[tuple[int, int, functions.Left, Any]],
+        parts: Sequence[_Part],
         coefs: FloatMatrix,
         right: Any,
         out: FloatMatrix,
         slab: int,
-        joined: functions.Left | None = None,
+        columns: AnyArray,
+        joined: functions.Left | None,
     ) -> None:
         if not parts:
             return
         height = max(end - begin for begin, end, _, _ in parts)
         n, n_slabs = len(out), -(-len(out) // slab)
         n_shares = self._shares(n_slabs, len(parts), n * (parts[-1][1] - parts[0][0]), coefs.shape[1])
-        # What each part adds, where slabs are so few that threads share them: it is added up in the order of the parts.
-        apart = np.zeros((len(parts) if n_shares > 1 else 0, n, coefs.shape[1]))
+        columns = columns[[group for *_, group in parts]]
+        target, places = out, columns
+        if n_shares > 1:  # slabs are so few that threads share them: what parts add is added up in their order
+            target, places = np.zeros((n, columns.size)), np.arange(columns.size).reshape(columns.shape)
 
         def work(number: int, _: int) -> None:
             start, share = number // n_shares * slab, number % n_shares
             stop = min(n, start + slab)
             rows, tile = right(start, stop), scratch((height, stop - start), self.dtype)
             first, last = share * len(parts) // n_shares, (share + 1) * len(parts) // n_shares
-            for k, found in self._of_parts(parts[first:last], joined, rows, tile, coefs):
-                if n_shares > 1:
-                    apart[first + k, start:stop] = found
-                else:
-                    out[start:stop, parts[first + k][-1]] += found
+            self._add_some(parts[first:last], joined, rows, tile, coefs, places[first:last], target[start:stop])
 
         self.pool.slabs(work, n_slabs * n_shares, 1)
-        for added, (_, _, _, columns) in zip(apart, parts, strict=False):
-            out[:, columns] += added
+        if n_shares > 1:
+            for of, those in zip(columns, places, strict=True):
+                out[:, of] += target[:, those]
 
-    def _of_parts(
+    def _add_some(
         self,
-        parts: Sequence[tuple[int, int, functions.Left, Any]],
+        parts: Sequence[_Part],
         whole: functions.Left | None,
         right: Rows,
         tile: AnyArray,
         coefs: FloatMatrix,
-    ) -> Iterator[tuple[int, FloatMatrix]]:
-        """Yield the number of each part of left rows and the sums over it, until others want none any more.
+        places: AnyArray,
+        out: FloatMatrix,
+    ) -> None:
+        """Add the sums over each part of left rows to the columns of `out` at its places.
 
         Parts of `whole`, which has all left rows, take one compiled call.
         """
         tiled = None if whole is None else functions.tile_rows(self.kernel, whole, right, tile)
-        bounds = np.array([parts[0][0], *(end for _, end, _, _ in parts)])
-        if tiled is not None and coefs.shape[1] == 1 and functions.fits(tile, coefs):
-            found, is_rbf = np.empty((len(parts), right.n)), self.kernel.name == "rbf"
-            functions.part_sums(*tiled, coefs[:, 0], bounds, tile, found, is_rbf, functions.is_single(tile.dtype))
-            yield from enumerate(found[:, :, None])
+        if tiled is not None and functions.fits(tile, coefs):
+            bounds = np.array([parts[0][0], *(end for _, end, _, _ in parts)])
+            # One column is a vector to BLAS, as it is in numpy.
+            by = coefs[:, 0] if coefs.shape[1] == 1 else coefs
+            sums = np.empty((right.n, *by.shape[1:]))
+            is_rbf, single = self.kernel.name == "rbf", functions.is_single(tile.dtype)
+            functions.add_parts(*tiled, by, bounds, places, tile, sums, out, is_rbf, single)
             return
-        if tiled is not None and len(tiled[0]) * right.n <= _FEW_VALUES:
-            values = np.empty((bounds[-1], right.n), self.dtype)
-            functions.part_values(*tiled, bounds, values, self.kernel.name == "rbf", functions.is_single(self.dtype))
-            for k, (begin, end, _, _) in enumerate(parts):
-                yield k, np.dot(values[begin:end].T, coefs[begin:end])
-            return
-        for k, (begin, end, part, _) in enumerate(parts):
+        for (begin, end, part, _), of in zip(parts, places, strict=True):
             if self.pool.is_over:  # a slab may take seconds
                 return
             left = part if whole is None else functions.Left(span(whole.rows, begin, end))
-            yield k, self._of_part(left, right, tile, coefs[begin:end])
+            out[:, of] += self._of_part(left, right, tile, coefs[begin:end])
 
     def _of_part(self, left: functions.Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
         """Return the sums over one part of left rows, shape (right.n, m)."""
@@ -498,7 +500,7 @@ def kernel_sums(
     kernel: functions.Kernel,
     vectors: Any,
     coefs: FloatMatrix,
-    groups: Sequence[tuple[int, Any]],
+    groups: tuple[Any, AnyArray],
     X: Any,
     n_out: int,
     pool: Pool,
@@ -508,7 +510,8 @@ def kernel_sums(
     - `kernel`: the kernel, not ``precomputed``.
     - `vectors`, shape (n_SV, d): support vectors.
     - `coefs`, shape (n_SV, m): their coefficients.
-    - `groups`: where each group of support vectors ends, and the m of the `n_out` columns its sums go to.
+    - `groups`: where each group of support vectors ends, and which of the `n_out` columns its sums go to, shape
+      (n_groups, m).
     - `X`, shape (n, d): rows.
     """
     out = np.zeros((X.shape[0], n_out))
@@ -518,5 +521,6 @@ def kernel_sums(
     def ready(rows: Any, start: int, stop: int) -> Rows:
         return functions.prepare(kernel, rows[start:stop], np.float64, shift=shift, sparse=is_sparse)
 
+    coefs = np.ascontiguousarray(coefs)
     Sums(kernel, np.float64, pool).add_weighted(partial(ready, vectors), coefs, partial(ready, X), out, groups)
     return out

@@ -135,7 +135,8 @@ def sum_squares(values, indptr, out):  # type: ignore[no-untyped-def]
 @compiled
 def sum_columns(rows, out):  # type: ignore[no-untyped-def]
     """Add dense rows to out, one after the other, as numpy does, which takes a call for each of short ones."""
-    sums = np.zeros(len(out))
+    sums = np.empty(len(out))
+    sums[:] = 0.0  # Numba compiles `np.zeros` for as long as all of this
     for i in range(np.uint64(rows.shape[0])):
         for j in range(np.uint64(rows.shape[1])):
             sums[j] += np.float64(rows[i, j])
@@ -149,13 +150,16 @@ def is_plain(rows: AnyArray) -> bool:
 
 
 @compiled
-def centre_rows(rows, shift, scale, away, out):  # type: ignore[no-untyped-def]
-    """Set away to rows less shift, and the first columns of out to these times scale: numpy takes a call for a row."""
+def centre_rows(rows, shift, gamma, out):  # type: ignore[no-untyped-def]
+    """Set rows of out to (√(2γ) x, −γ‖x‖², 1) of rows less shift, as rbf multiplies them."""
+    scale, d = np.sqrt(2.0 * gamma), np.uint64(rows.shape[1])
     for i in range(np.uint64(rows.shape[0])):
-        for j in range(np.uint64(rows.shape[1])):
+        square = 0.0
+        for j in range(d):
             value = np.float64(rows[i, j]) - shift[j]
-            away[i, j] = value
+            square += value * value
             out[i, j] = value * scale
+        out[i, d], out[i, d + np.uint64(1)] = -gamma * square, 1.0
 
 
 def mask_of(ids: AnyArray, n: int) -> AnyArray:
@@ -229,22 +233,30 @@ def sums_by(owner: IntVector, weights: FloatVector, n: int) -> FloatVector:
 def fingerprints(X: Any, target: FloatVector) -> AnyArray:
     """Return 64-bit fingerprints of rows and their targets, shape (n,)."""
     bits = np.ascontiguousarray(target, dtype=np.float64).view(np.uint64)
-    with np.errstate(over="ignore"):
-        return np.array(_mix(row_fingerprints(X) ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
+    return np.array(_mix(row_fingerprints(X) ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
 
 
-def distribute(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
-    """Return the coefficients of all rows: those of equal rows are filled one after the other, each up to its bound."""
-    out = np.zeros(len(owner))
-    rows = np.flatnonzero(owner >= 0)
-    is_alone = np.bincount(owner[rows], minlength=len(merged))[owner[rows]] == 1
-    out[rows[is_alone]] = merged[owner[rows[is_alone]]]
-    rows = rows[~is_alone]
-    if not len(rows):  # as mostly: no rows are equal
+def distribute(merged: FloatMatrix, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatMatrix:
+    """Return the coefficients of all rows, shape (k, n); `merged`, shape (k, m), has those of equal rows in one.
+
+    They are filled one after the other, each up to its bound.
+    """
+    used = owner >= 0
+    counts = np.bincount(owner[used], minlength=merged.shape[1])
+    out = np.where(used & (counts[owner] == 1), merged[:, owner], 0.0)
+    if counts.max(initial=0) <= 1:  # as mostly: no rows are equal
         return out
+    rows = np.flatnonzero(used & (counts[owner] > 1))
     rows = rows[np.argsort(owner[rows], kind="stable")]
-    of, size = owner[rows], np.abs(merged)
-    bound = np.where(np.isfinite(costs[rows]), costs[rows], size[of])  # without a bound the first takes all
+    for line, filled in zip(merged, out, strict=True):
+        filled[rows] = _filled(line, owner[rows], costs[rows], total)
+    return out
+
+
+def _filled(merged: FloatVector, of: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
+    """Return the coefficients of rows that are in the order of their owners `of`."""
+    size = np.abs(merged)
+    bound = np.where(np.isfinite(costs), costs, size[of])  # without a bound the first takes all
     # In the widest type: bounds may differ by many orders, and what comes before must leave the small ones as they are.
     sums = np.cumsum(bound, dtype=np.longdouble)
     filled = sums - bound
@@ -255,8 +267,8 @@ def distribute(merged: FloatVector, owner: IntVector, costs: FloatVector, total:
         np.finfo(np.float64).eps * filled + np.finfo(np.longdouble).eps * sums
     )  # of what is distributed, and of sums
     amount[(filled > 0.0) & (amount < 4.0 * rounding)] = 0.0
-    out[rows] = np.sign(merged[of]) * np.where(size[of] >= total[of], bound, amount)
-    return out
+    found: FloatVector = np.sign(merged[of]) * np.where(size[of] >= total[of], bound, amount)
+    return found
 
 
 def _mix(words: AnyArray) -> AnyArray:

@@ -183,7 +183,9 @@ class Pool:
     def lend(self, nbytes: int) -> AnyArray:
         """Return memory that is reused each time: new pages take as long as the values written there."""
         if len(self._lent) < nbytes:
-            self._lent = borrow(self, max(nbytes, _LENT_BYTES))  # pages that are not written take none
+            # Pages that are not written take none; of few bytes an array is made in less time.
+            is_small = nbytes < _SMALL_BYTES
+            self._lent = np.empty(nbytes, np.uint8) if is_small else borrow(self, max(nbytes, _LENT_BYTES))
         return self._lent[:nbytes]
 
     def slabs(self, work: Callable[[int, int], None], n: int, size: int, longest: int = 1) -> None:

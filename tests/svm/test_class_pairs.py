@@ -18,9 +18,8 @@ from dsgd.svm import SVC, NuSVC
 from dsgd.svm.estimators.pairs import PairTrainer
 from dsgd.svm.kernel_solver import pairs as small_pairs
 from dsgd.svm.kernel_solver import solve as solving
-from dsgd.svm.kernel_solver.pairs import OPEN, PROVEN, conclude_pair
-from dsgd.svm.kernel_solver.problem import Counts, Dual, conclude
-from dsgd.svm.kernel_solver.smo import extremes
+from dsgd.svm.kernel_solver.pairs import OPEN, PROVEN
+from dsgd.svm.kernel_solver.problem import Counts, Dual, conclude, tell
 from dsgd.svm.kernels.functions import Kernel
 from reference.svm import dual_gap
 
@@ -208,21 +207,24 @@ def test_a_large_class_is_solved_as_before(monkeypatch):
     assert model.dual_objective_ == pytest.approx(other.dual_objective_, rel=1e-4)
 
 
-@given(seed=st.integers(0, 10**6), by_sign=st.booleans(), n=st.integers(2, 40))
-def test_what_is_told_is_what_numpy_tells(seed, by_sign, n):
-    """Objective, duality gap and thresholds in the call are those of `conclude`, bounds of zero included."""
-    rng = np.random.default_rng(seed)
-    y = np.where(np.arange(n) % 2, 1.0, -1.0)[None]
-    upper = rng.choice([0.0, 0.5, 1.0, 3.0], (1, n), p=[0.1, 0.3, 0.3, 0.3])
-    alpha = upper * rng.choice([0.0, 0.3, 1.0], (1, n))
-    dual = Dual(y, -np.ones((1, n)) if not by_sign else np.zeros((1, n)), upper, alpha, by_sign=by_sign)
+@given(seed=st.integers(0, 10**6), by_sign=st.booleans(), n=st.integers(2, 40), kinds=st.sampled_from([1, 2, 3]))
+def test_what_is_told_is_what_numpy_tells(seed, by_sign, n, kinds):
+    """Objective, duality gap and thresholds in the call are those of `conclude`, without bounds or with bounds of zero.
+
+    Of classification, of regression, and of regression with variables that rounding keeps from their bounds.
+    """
+    rng, r = np.random.default_rng(seed), min(kinds, 2)
+    y = np.where(np.arange(n) % 2, 1.0, -1.0)[None] if r == 1 else np.outer([1.0, -1.0], np.ones(n))
+    upper = rng.choice([0.0, 0.5, 1.0, 3.0, np.inf], (r, n), p=[0.1, 0.3, 0.3, 0.2, 0.1])
+    alpha = np.minimum(upper, 7.0) * rng.choice([0.0, 0.3, 1.0] if kinds < 3 else [0.0, 1e-17], (r, n))
+    dual = Dual(y, -np.ones((r, n)) if not by_sign else np.zeros((r, n)), upper, alpha, by_sign=by_sign)
     u = np.round(rng.normal(size=n), 1)
     want = conclude(dual, Kernel("rbf"), alpha, u, tol=1e-3, counts=Counts())
-    least, most, told = np.empty(dual.n_groups), np.empty(dual.n_groups), np.zeros(7 + dual.n_groups)
-    extremes(u, y * dual.p, y, upper, alpha, dual.group, least, most)
-    conclude_pair(u, y * dual.p, y, dual.p, upper, alpha, dual.group, least, most, float((y * alpha).sum()), told)
-    np.testing.assert_allclose(told[4:6], [want.duality_gap, want.objective], rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(told[7:], want.thresholds, rtol=1e-10, atol=1e-10)
+    told, parts = np.zeros(4 + dual.n_groups), (y * dual.p, y, upper, alpha, dual.group)
+    tell(u, *(part.ravel() for part in parts), float((y * alpha).sum()), told)
+    told[0] = max(told[0], 0.0)
+    np.testing.assert_allclose(told[:3], [want.gap, want.duality_gap, want.objective], rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(told[4:], want.thresholds, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.slow

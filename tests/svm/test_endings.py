@@ -313,7 +313,7 @@ def test_dealing_out_keeps_the_sum(size):
     owner, costs = np.array([1, 0, 0, 0, 1, -1]), np.array([1e9, 1.0, 1e9, 1e9, 3.0, 7.0])
     total = np.array([2e9 + 1.0, 1e9 + 3.0])
     merged = np.array([size, -min(size, 1e9)])
-    coefs = distribute(merged, owner, costs, total)
+    coefs = distribute(merged[None], owner, costs, total)[0]
     np.testing.assert_allclose([coefs[1:4].sum(), coefs[[0, 4]].sum()], merged, rtol=1e-15)
     assert (np.abs(coefs) <= costs).all()
     assert coefs[5] == 0.0
@@ -323,7 +323,9 @@ def test_dealing_out_keeps_the_sum(size):
 def test_what_is_left_for_the_last_row_is_dealt_out(rest):
     """Ten millionths beside a bound of a million are worth a kernel value: the second row gets them."""
     size = 1e6 + rest
-    coefs = distribute(np.array([size]), np.zeros(2, dtype=np.int64), np.array([1e6, 10.0]), np.array([1e6 + 10.0]))
+    coefs = distribute(np.array([[size]]), np.zeros(2, dtype=np.int64), np.array([1e6, 10.0]), np.array([1e6 + 10.0]))[
+        0
+    ]
     np.testing.assert_array_equal(coefs, [1e6, size - 1e6])
 
 

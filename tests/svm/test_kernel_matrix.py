@@ -354,7 +354,7 @@ def test_threads_that_share_few_rows_add_up_the_same_bits(monkeypatch):
     """Sums of a few rows over many others are those of one thread to the last bit, for each group of outputs."""
     rng = np.random.default_rng(0)
     X, Z, coefs = rng.normal(size=(600, 5)), rng.normal(size=(2000, 5)), rng.normal(size=(2000, 2))
-    kernel, groups = Kernel("rbf", GAMMA), [(700, [0, 2]), (2000, [1, 2])]
+    kernel, groups = Kernel("rbf", GAMMA), ([700, 2000], np.array([[0, 2], [1, 2]]))
     monkeypatch.setattr(products, "_FEWEST_VALUES", 1000)
     left, right = (prepare(kernel, rows, np.float64, shift=np.zeros(5), sparse=False) for rows in (Z, X))
     found = []

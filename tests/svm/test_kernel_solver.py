@@ -131,7 +131,7 @@ def test_merged_rows_are_dealt_out_within_bounds(rows):
     np.testing.assert_array_equal(X[first[owner[owner >= 0]]], X[owner >= 0])
     assert len(first) == len(first_s) == len({(row[0], row[1]) for row in rows if row[2]})
     merged = np.where(target[first] > 0, 1, -1) * total * 0.7
-    dealt = distribute(merged, owner, weights, total)
+    dealt = distribute(merged[None], owner, weights, total)[0]
     assert (np.abs(dealt) <= weights).all()
     sums = np.bincount(owner[owner >= 0], weights=dealt[owner >= 0], minlength=len(first))
     np.testing.assert_allclose(sums, merged, atol=1e-9)

@@ -80,7 +80,7 @@ def test_equal_rows_without_bounds_share_a_finite_coefficient():
     assert np.isfinite(free.dual_coef_).all()
     np.testing.assert_allclose(free.decision_function(X), large.decision_function(X), atol=2e-3)
     np.testing.assert_array_equal(
-        distribute(np.array([2.5, -1.0]), np.array([0, 1, 0, -1]), np.full(4, np.inf), np.full(2, np.inf)),
+        distribute(np.array([[2.5, -1.0]]), np.array([0, 1, 0, -1]), np.full(4, np.inf), np.full(2, np.inf))[0],
         [2.5, -1.0, 0.0, 0.0],
     )
 
