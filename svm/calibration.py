@@ -141,8 +141,9 @@ def fit_sigmoid(scores: FloatVector, is_first: AnyArray, weights: FloatVector | 
     n_first, n_second = float(weights[is_first].sum()), float(weights[~is_first].sum())
     target = np.where(is_first, (n_first + 1) / (n_first + 2), 1 / (n_second + 2))
     counts = weights / weights.max()
-    # Scores so small that the slope over them would overflow say no more than zeros.
-    unit = max(float(np.abs(scores[counts > 0]).max()), 1e-290)
+    unit = float(np.abs(scores[counts > 0]).max())
+    if unit < 1e-290:  # scores so small that the slope over them would overflow say no more than zeros
+        scores, unit = np.zeros(len(scores)), 1.0
     rows = np.stack([scores / unit, np.ones(len(scores))])
 
     def loss(at: FloatVector) -> float:

@@ -177,6 +177,8 @@ def test_points_of_a_grid_have_the_probabilities_of_a_fit(probability):
 
 
 @example([8.5e-308, 0.0], 1, 1e-9)
+@example([0.0, 0.0, 8.47e-308], 4, 1e-9)
+@example([0.0, 0.0, 8.47e-308], 3, 1e-9)
 @given(
     st.lists(st.floats(-30, 30), min_size=1, max_size=40),
     st.integers(0, 2**32 - 1),
