@@ -219,6 +219,19 @@ _MOST_CLASSES_STEPS = 300
 _MOST_HALVINGS = 30
 
 
+def row_sums(table: FloatMatrix) -> FloatVector:
+    """Return the sum of each row, of a few numbers: numpy takes five times as long for them."""
+    return table @ np.ones(table.shape[1])
+
+
+def log_softmax(scores: FloatMatrix) -> FloatMatrix:
+    """Return the logarithms of the softmax of each row, finite and of a few numbers."""
+    lines = np.ascontiguousarray(scores.T)
+    lines -= lines.max(axis=0)
+    lines -= np.log(np.exp(lines).sum(axis=0))
+    return np.ascontiguousarray(lines.T)
+
+
 @dataclass(frozen=True)
 class Multinomial:
     """A multinomial model to fit."""
@@ -235,7 +248,7 @@ class Multinomial:
 
     def primal(self, scores: FloatMatrix, weights: FloatMatrix) -> float:
         """Return P, given scores with intercepts, shape (n_rows, n_classes), and W, shape (n_classes, n_features)."""
-        losses = -(scipy.special.log_softmax(scores, axis=1) * self.hot).sum(axis=1)
+        losses = -row_sums(log_softmax(scores) * self.hot)
         penalty = 0.5 * self.l2 * float((weights * weights).sum()) if self.team.leads else 0.0
         return self.team.totals(float(self.costs @ losses) + penalty)[0]
 
@@ -275,7 +288,7 @@ class Multinomial:
     def dual(self, probabilities: FloatMatrix) -> float:
         """Return D at balanced probabilities."""
         products = self.add_up(self.products(self.costs[:, None] * (self.hot - probabilities)))
-        entropies = -scipy.special.xlogy(probabilities, probabilities).sum(axis=1)
+        entropies = -row_sums(scipy.special.xlogy(probabilities, probabilities))
         squares = 0.5 * float((products * products).sum()) / self.l2 if self.team.leads else 0.0
         return self.team.totals(float(self.costs @ entropies) - squares)[0]
 
@@ -287,7 +300,7 @@ def solve_multinomial(
     best: Solution | None = None
     scores, first, n_iter = problem.scores(weights) + intercepts, 0.0, 0
     while True:
-        probabilities = np.exp(scipy.special.log_softmax(scores, axis=1))
+        probabilities = np.exp(log_softmax(scores))
         primal = problem.primal(scores, weights)
         dual = problem.dual(problem.balanced(probabilities))
         problem.team.report(primal, dual)
@@ -326,7 +339,7 @@ def _direction(problem: Multinomial, probabilities: FloatMatrix, downhill: Float
 
     def multiply(direction: FloatMatrix, residual: FloatMatrix) -> tuple[FloatMatrix, float]:
         moved = problem.scores(direction[:, :-1]) + direction[:, -1]
-        curved = costs[:, None] * probabilities * (moved - (probabilities * moved).sum(axis=1, keepdims=True))
+        curved = costs[:, None] * probabilities * (moved - row_sums(probabilities * moved)[:, None])
         image, bent = problem.derivatives(curved), float((moved * curved).sum())
         if team.leads:
             image[:, :-1] += problem.l2 * direction[:, :-1]
