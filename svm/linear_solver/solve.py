@@ -255,7 +255,9 @@ def _solve_penalised(
     if first.converged or first.n_iter >= max_iter:
         return first
     second = solve_newton(problem, **limits, start=first)
-    return replace(second, n_iter=first.n_iter + second.n_iter, solver="dual_cd, newton")
+    # On columns of very unlike scales Newton's method may end further off than it began.
+    found = second if second.gap <= first.gap else first
+    return replace(found, n_iter=first.n_iter + second.n_iter, solver="dual_cd, newton")
 
 
 def _from_sample(problem: LinearProblem, *, tol: float, max_iter: int, team: Team) -> LinearSolution | None:

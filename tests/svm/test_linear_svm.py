@@ -389,6 +389,17 @@ def test_unscaled_features_change_over_to_newton():
     assert LinearSVR(C=10.0, random_state=0).fit(X, X[:, 0]).converged_
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(8))
+def test_columns_of_unlike_scales_end_no_further_off_than_zeros(seed):
+    """Descent hands over before `max_iter` ends it, and where Newton's method ends further off its model is kept."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(12, 80)) * 10.0 ** rng.uniform(-2, 2, size=80)
+    model = LinearSVC(loss="hinge", C=1000.0, max_iter=300, random_state=seed).fit(X, np.arange(12) % 2)
+    assert model.solver_ == ["dual_cd, newton"]
+    assert 0.0 <= model.dual_objective_[0] <= model.primal_objective_[0]
+
+
 # -- the estimator -----------------------------------------------------------------------------------------------
 
 
