@@ -232,9 +232,14 @@ def _asked(preset: Study, values: dict[str, Any], *, demo: bool) -> Study:
         other = preset.data[0] if demo else DataSource("any")
         if "files" in given:
             files = given["files"]
+            if "dataset" in given:
+                raise InvalidParameterError(
+                    f"--data {files[0]} are rows of your own, and --dataset {given['dataset'][0]} names a set: leave "
+                    "one of them out"
+                )
             check_inputs(files)
             other, own = replace(other, read=partial(read_rows, files)), {}
-            given.setdefault("dataset", [PurePath(files[0]).name])
+            given["dataset"] = [PurePath(files[0]).name]
         data = [own.get(name, replace(other, name=name)) for name in given.get("dataset") or own]
         if (rows := given.get("rows")) is not None:
             data = [replace(source, rows=rows, test_rows=None) for source in data]

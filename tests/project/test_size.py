@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dsgd", "svm", "datasets")
 
 #: What there is at most. Lower them with every change that takes something away.
-MOST = {"files": 340, "code": 65_867, "docstrings": 20_862, "tests": 41_520, "benchmarks": 5_701}
+MOST = {"files": 340, "code": 65_878, "docstrings": 20_862, "tests": 41_521, "benchmarks": 5_701}
 
 
 def files_of(*folders: str) -> list[Path]:

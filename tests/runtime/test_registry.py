@@ -258,7 +258,7 @@ def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
     world.registry.hear("a", {"x": 4.9, "z": 99.0, "elsewhere": 99.0})
     world.registry.hear("unknown", {"x": 99.0})
     assert world.state("a") == "running"
-    world.registry.hear("a", {"w": 19.0}, at_work={"w"})
+    world.registry.hear("a", {"w": 19.0}, "w".__eq__)
     assert world.state("a") == "running"
     world.registry.hear("a", {"w": 5.5, "x": 6.0, "z": 99.0})
     failure = world.registry.status("a")["failure"]

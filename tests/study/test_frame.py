@@ -307,6 +307,7 @@ def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.Monke
         (["--dataset", "no-such-set"], "no-such-set"), (["--partition", "x"], "label-skewed"),
         (["--seeds", "0"], "no seed"), (["--seeds", "5-"], "5-14"), (["--seeds", "9-5"], "no seed"),
         (["--data", "nowhere.svm"], "nowhere.svm"), (["--data", __file__ + ".csv"], "read_csv"),
+        (["--data", __file__, "--dataset", "a9a-like"], "leave one of them out"),
     ],
 )  # fmt: skip
 def test_a_bad_option_ends_the_command_in_one_line(

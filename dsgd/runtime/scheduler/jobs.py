@@ -62,13 +62,14 @@ class Pulses:
     """
 
     def __init__(self) -> None:
-        self._threads: dict[str, tuple[psutil.Process, int]] = {}
+        self._threads: dict[str, tuple[psutil.Process, int] | None] = {}  # None of those elsewhere
         self._spent_s: dict[str, float] = {}
 
     def hear(self, worker: str, pid: int, began: float, thread: int) -> None:
         """Record a heartbeat: its process, when that began, and the thread of its event loop."""
         self._spent_s.pop(worker, None)
         if worker not in self._threads:
+            self._threads[worker] = None
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(pid)
                 # Another machine, or another container, has other processes of the same numbers.
@@ -77,9 +78,10 @@ class Pulses:
 
     def beats(self, worker: str) -> bool:
         """Return whether the loop of a silent worker has used its core since this was first asked in its silence."""
-        if worker not in self._threads:
+        found = self._threads.get(worker)
+        if found is None:
             return False
-        process, thread = self._threads[worker]
+        process, thread = found
         with contextlib.suppress(psutil.Error):
             spent_s: float = sum(one.user_time + one.system_time for one in process.threads() if one.id == thread)
             before_s = self._spent_s.setdefault(worker, spent_s)

@@ -352,11 +352,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
         silences = {
             worker: silent_s
             for worker, silent_s in self._silences().items()
-            if silent_s > max(2.0 * _TICK_S, _TIMES_LATE * self._gaps.get(worker, 0.0))
+            if silent_s > _TIMES_LATE * self._gaps.get(worker, 0.0)
         }
-        at_work = {worker for worker in silences if self._pulses.beats(worker)}
         for job_id in list(self.registry.jobs):
-            self.registry.hear(job_id, silences, at_work)
+            self.registry.hear(job_id, silences, self._pulses.beats)
         self.registry.expire(self._vigil.silence_s)
         for worker, seen_at in list(self._aside.items()):
             ws = self.scheduler.workers.get(worker)

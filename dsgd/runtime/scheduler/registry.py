@@ -22,7 +22,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -305,20 +305,22 @@ class Registry:
         self.leases.pop(worker, None)
         self._sweep()
 
-    def hear(self, job_id: str, silent_s: Mapping[str, float], at_work: Container[str] = ()) -> None:
+    def hear(
+        self, job_id: str, silent_s: Mapping[str, float], is_at_work: Callable[[str], bool] = lambda worker: False
+    ) -> None:
         """Stop a job with a worker that has been silent for too long; the longest silence is the cause.
 
-        - `at_work`: silent workers that are known not to hang yet.
+        - `is_at_work`: whether a worker is known not to hang; asked of those that have been silent for half as long.
         """
         job = self.jobs.get(job_id)
         if job is None or job.phase != "granted":
             return
-        found = [(silent_s.get(member.worker, 0.0), number, member.worker) for number, member in enumerate(job.members)]
-        late = [
-            (silence_s, number)
-            for silence_s, number, worker in found
-            if number not in job.ended and silence_s > job.hung_after_s * (_TIMES_AT_WORK if worker in at_work else 1.0)
-        ]
+        late: list[tuple[float, int]] = []
+        for number, member in enumerate(job.members):
+            wait_s = silent_s.get(member.worker, 0.0)
+            if number not in job.ended and wait_s > 0.5 * job.hung_after_s:
+                most_s = job.hung_after_s * (_TIMES_AT_WORK if is_at_work(member.worker) else 1.0)
+                late += [(wait_s, number)] if wait_s > most_s else []
         if late:
             longest_s, number = max(late)
             self._fail(job, _failure("hung", job.members[number], f"its worker was not heard of for {longest_s:.1f} s"))

@@ -152,7 +152,10 @@ def _own_data(source: DataSource, read: Callable[[], tuple[Any, AnyArray]], dtyp
     X = X.astype(dtype)
     asked, n_classes = f"DataSource({source.name!r}, rows={source.rows})", len(np.unique(y))
     if not 2 <= n_classes <= len(y) // 2:
-        raise InvalidParameterError(f"{asked}: the study trains classifiers, and the targets have {n_classes} values.")
+        raise InvalidParameterError(
+            f"{asked}: the study trains classifiers, and the targets have {n_classes} values in {len(y)} rows. Give "
+            "the labels of two classes or more, each of several rows."
+        )
     n_test = source.all_test_rows or len(y) // 5
     n = source.rows or len(y) - n_test
     if min(n, n_test) < 100 or n + n_test > len(y):
