@@ -183,7 +183,7 @@ def test_worker_processes_carry_messages_and_count() -> None:
     """The same messages arrive over Dask and memory; sockets and rings copy twice, slots not at all, an RPC more."""
     counts = can_count()
     study = STUDY.replace(sizes=(64_000,), models=(), seconds=0.0)
-    due = run_alone([(Work.of_bytes(64_000), Amount(0.0, 5))])[0]["digest"]
+    due = run_alone([(Work.of_bytes(64_000), Amount(0.0, 50))])[0]["digest"]
     cells = {}
     with counted() if counts else nullcontext(), cluster_of(2) as client:
         client.wait_for_workers(2)

@@ -47,7 +47,7 @@ _STEPS: Final = {"logistic": 1_000, "cnn": 20, "25M": 2}
 # Rounds of tasks take so long that a tenth of the short ones must do.
 _STEPS_OF_TASKS: Final = {**_STEPS, "logistic": 100}
 # Rounds that are counted: many where other work of the processes would be seen beside the message.
-_FEW_FROM_BYTES, _FEW, _MANY = 64_000, 5, 50
+_FEW_FROM_BYTES, _FEW, _MANY = 1_000_000, 5, 50
 
 
 _ON_CLIENTS: Final = MappingProxyType({"graph": run_graph, "actor": run_actor, "rpc": run_rpc})
