@@ -287,8 +287,7 @@ class RankLedger:
 
     def end_epoch(self) -> None:
         """Close an epoch of training, between two rounds."""
-        spent = sum(self.total_s(phase) for phase in (WIRE, WAIT))
-        self._at_epochs.append((self._total_sent[0], spent))
+        self._at_epochs.append((self._total_sent[0], self.total_s(WIRE) + self.total_s(WAIT)))
 
     def totals(self) -> dict[str, float]:
         """Return the sums over all rounds that are over, by the names of `RankRecords.totals`.

@@ -16,6 +16,7 @@ way ends the epoch.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 
 from dsgd.errors import CheckpointError, DsgdError
@@ -54,14 +55,12 @@ def run_epochs(run: Run, rounds: Rounds, epoch_end: EpochEnd, snapshots: Snapsho
     """Run all epochs that are left; return whether training has ended, as it has."""
     at, job, rank, shard, ledger = run.at, run.job, run.rank, run.data.shard, run.rank.ledger
     state, optimizer, visits, n_rows = at.optimizer, job.optimizer, run.visits, run.data.n_rows
-    n_losses = optimizer.n_losses
+    n_terms, dispersion = max(1, n_rows) * optimizer.n_losses, 0.0 if job.strategy.ends_equal else math.nan
     ended = at.epoch >= job.max_iter
     while not ended:
         state.start_epoch()
         optimizer.arrange(shard, state)
-        clock = run.clock_at(0)
-        is_due = run.period.is_due(clock)
-        ledger.begin_round("sync" if is_due else "local")
+        ledger.begin_round("sync")
         begin = ledger.clock() if ledger.timing else 0.0
         rank.check()
         visits.over(0, n_rows)
@@ -73,16 +72,13 @@ def run_epochs(run: Run, rounds: Rounds, epoch_end: EpochEnd, snapshots: Snapsho
             ended = epoch_end.end(rounds, 1)
             continue
         ledger.end_epoch()
-        n_seen = state.n_seen
-        dispersion = 0.0 if run.ends_equal(clock) else float("nan")
-        loss = state.loss_sum / (max(1, n_seen) * n_losses)
-        record = EpochRecord(at.epoch + 1, snapshots.elapsed_s, loss, dispersion, float("nan"))
+        at.epoch, at.n_steps = at.epoch + 1, at.n_steps + n_rows
+        record = EpochRecord(at.epoch, snapshots.elapsed_s, state.loss_sum / n_terms, dispersion, math.nan)
         at.history.append(record)
-        at.epoch, at.n_steps = at.epoch + 1, at.n_steps + n_seen
-        objectives = optimizer.objective_sums(at.params, shard, state) / max(1, n_seen)
-        has_converged = at.stop_rule.update(objectives, record.validation_score, job, state)
+        objectives = optimizer.objective_sums(at.params, shard, state) / max(1, n_rows)
+        has_converged = at.stop_rule.update(objectives, math.nan, job, state)
         ended = has_converged or at.epoch == job.max_iter or rank.enough.is_set()
-        epoch_end.tell(record, n_seen, last=ended)
+        epoch_end.tell(record, n_rows, last=ended)
     return ended
 
 

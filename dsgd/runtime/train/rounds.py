@@ -262,6 +262,8 @@ class Rounds:
 
     def squared_distance_from_mean(self) -> float:
         """Return that of this rank's model before the last synchronisation; to be asked once after it."""
+        if self._rank.size == 1:
+            return 0.0
         return float(squared_distances(self._before_sync, self._at.params)[0])
 
     def _run_fused(self, number: int, stop: int) -> int:
