@@ -252,7 +252,11 @@ def _never_slower(summary: EliminationSummary, problem: str) -> Claim:
         return STATEMENTS["dsgd/elimination-slower"].not_run(problem, "Needs auto.")
     worst, cache, busy = max(found, key=lambda one: one[0].estimate)
     more, note = worst.mapped(lambda times: times - 1.0), f"Time over that of none, {cache} cache."
-    return STATEMENTS["dsgd/elimination-slower"].judged(problem, more, note, busy=busy)
+    statement, base = STATEMENTS["dsgd/elimination-slower"], summary.cell(problem, "none", cache)
+    others = [cell for cell in summary.presets(problem, cache)[1:] if cell.method != "auto"]
+    slowest = max(others, key=lambda cell: cell.median("seconds"), default=None)
+    slow = f"{statement.form(slowest.times(base, 'seconds') - 1.0)}: {slowest.method}" if slowest and base else ""
+    return statement.judged(problem, more, note, busy=busy, baseline=slow)
 
 
 def check_elimination_claims(summary: EliminationSummary) -> list[Claim]:

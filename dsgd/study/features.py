@@ -26,7 +26,7 @@ from dsgd.study.frame.data import DataSource, MissingData, StudyData, load_or_ke
 from dsgd.study.frame.report import data_table, joined, line_of, lines_of
 from dsgd.study.frame.rows import Cell, Row, Run, Stat, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
-from dsgd.study.published import SOURCES, STATEMENTS, Interval, as_points, as_times, average
+from dsgd.study.published import SOURCES, STATEMENTS, Interval, as_percent, as_points, as_times, average
 from dsgd.svm import SVC
 from dsgd.types import AnyArray, FloatMatrix
 
@@ -342,7 +342,8 @@ def _agent_claims(sizes: Sequence[_Size]) -> list[Claim]:
     share = average({seed: found / many.agents for seed, found in many.speedups(_WORST).items()})
     note = "Rows that gradients are of, until the error is within a tenth of that of one machine; without messages."
     note = note if share else "Run one machine too."
-    claims.append(STATEMENTS["agents/speed-up"].judged(f"{who}, {many.rows:,} rows each", share, note))
+    data, one_works = f"{who}, {many.rows:,} rows each", f"{as_percent(1 / many.agents)}: one agent does all the work"
+    claims.append(STATEMENTS["agents/speed-up"].judged(data, share, note, baseline=one_works))
     # How errors fall with the rows of all agents.
     cells = {size.agents * size.rows: size.cells[_WORST] for size in sizes if _WORST in size.cells}
     found = _exponents({n: cell.column("best") for n, cell in cells.items()})
@@ -358,7 +359,8 @@ def _value_claims(values: Sequence[Cell]) -> list[Claim]:
     data = f"normal rows of 10 columns, {values[0].features:,} to {values[-1].features:,} features"
     found = _exponents({cell.features: cell.column("plain") for cell in values})
     least = values[-1].median("plain")
-    return [STATEMENTS["rff/values"].judged(data, found, f"Root mean squared error {least:.4f} at the most features.")]
+    note = f"Root mean squared error {least:.4f} at the most features."
+    return [STATEMENTS["rff/values"].judged(data, found, note, baseline="0: no more features")]
 
 
 def _machine_claims(sets: Sequence[_Set]) -> list[Claim]:

@@ -27,7 +27,7 @@ from dsgd.study.frame.data import DataSource, classifier, objective, place, scor
 from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Cell, Row, Run, any_busy, cells_of, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
-from dsgd.study.published import STATEMENTS, Interval, ratio, were_busy
+from dsgd.study.published import STATEMENTS, Interval, Statement, ratio, were_busy
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD, adaptive
 
 __all__ = ["STUDY"]
@@ -297,7 +297,7 @@ def _claims(sets: Sequence[_Set]) -> list[Claim]:
         if change is None or cell.accuracy is None or best.accuracy is None:
             claims.append(accuracy.said(one.dataset, "not run", "not run", note))
         else:
-            claims.append(accuracy.judged(one.dataset, change, note))
+            claims.append(accuracy.judged(one.dataset, change, note, baseline=_least_accurate(one, best, accuracy)))
     known = [regret for regret in regrets if regret is not None]
     if regrets:
         note = f"The mean over {len(regrets)} sets, of their ends as well."
@@ -328,6 +328,13 @@ def _worst_period(one: _Set) -> str:
     reached = [cell for cell in one.sweep if math.isfinite(cell.seconds)]
     worst = max(reached, key=lambda cell: cell.seconds, default=None)
     return "" if worst is None else f"{_times(one.regret(worst))}: always every={worst.period}"
+
+
+def _least_accurate(one: _Set, best: _Policy, accuracy: Statement) -> str:
+    """Return how far the least accurate of the fixed periods is from the best one."""
+    worst = min(one.sweep, key=lambda cell: cell.median("test_accuracy"))
+    change = worst.minus(best, "test_accuracy")
+    return f"{accuracy.form(change.estimate)}: always every={worst.period}" if change else ""
 
 
 # -- reporting -----------------------------------------------------------------------------------------------------

@@ -350,7 +350,10 @@ def _gain(statement: Statement, cells: Sequence[WayCell], way: str, less: float)
     if not found:
         return statement.not_run(_DATA, f"Train over {WAYS[way]} and registered slots.")
     rows = [row for cell in only(cells, part="training") for row in cell.rows]
-    return statement.judged(_DATA, largest(found.values()), f"{'; '.join(bounds)}.", busy=were_busy(rows))
+    baseline = f"{statement.form(1.0 - less)}: {WAYS[way]}"
+    return statement.judged(
+        _DATA, largest(found.values()), f"{'; '.join(bounds)}.", busy=were_busy(rows), baseline=baseline
+    )
 
 
 def _times(found: Interval | None) -> str:
