@@ -300,8 +300,9 @@ def _combine(
 #: The widest matrix that is factored.
 _MOST_FACTORED = 1500
 
-#: The sample: at least so many rows per column, else a share of all of which a matrix takes no longer than some passes.
-_ROWS_PER_COLUMN, _SHARE, _PASSES = 8, 16, 20
+#: The sample: at least so many rows, and per column, else a share of all of which a matrix takes no longer than some
+#: passes.
+_LEAST_ROWS, _ROWS_PER_COLUMN, _SHARE, _PASSES = 1536, 8, 16, 20
 _SAMPLE_STEPS = 12
 
 #: The Newton decrement, as a share of the objective, at which the sample is solved: its own error is larger.
@@ -487,7 +488,7 @@ def _begin(problem: SmoothProblem, start: FloatVector, team: Team) -> tuple[_Poi
         return point, _Memory(problem.metric(point, team))
     p = problem.rows.shape[1]
     n = team.totals(float(problem.rows.shape[0]))[0]
-    sample = _sampled(problem, max(_ROWS_PER_COLUMN * p, min(n / _SHARE, _PASSES * n / p)), n)
+    sample = _sampled(problem, max(_LEAST_ROWS, _ROWS_PER_COLUMN * p, min(n / _SHARE, _PASSES * n / p)), n)
     found = sample.at(start, team)
     metric = sample.metric(found, team)
     if start[:-1].any():
