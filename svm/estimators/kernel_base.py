@@ -243,10 +243,7 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
         return int(self.cache_size * 2**20)
 
     def _check_training(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, FloatVector]:
-        """Validate; return X as an array or canonical CSR, labels, float64 targets or zeros, and float64 weights.
-
-        Objects become the matrix of their kernel values.
-        """
+        """Validate; return X as an array or canonical CSR, labels, targets or zeros, and float64 weights."""
         self._objects = X if are_objects(X) else None
         if self._objects is not None:
             X = compare(self.kernel, X, X)
@@ -269,10 +266,7 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
     # -- training ------------------------------------------------------------------------------------------------
 
     def _make_kernel(self, X: Any, weights: FloatVector, first: IntVector, owner: IntVector) -> Kernel:
-        """Return the kernel with its constants, and keep its gamma for prediction.
-
-        Gamma is computed from merged rows, so that copies and weights give the same to the last bit.
-        """
+        """Return the kernel with its constants, its gamma of merged rows, which is kept for prediction."""
         self._gamma = 0.0
         if callable(self.kernel) or self._is_precomputed():
             return self._known_kernel()
@@ -640,10 +634,7 @@ def fill(bounds: FloatVector, amount: float) -> FloatVector:
 
 
 def near_start(y: FloatVector, alpha: FloatVector, upper: FloatVector) -> FloatVector:
-    """Return a start near the solution `alpha` of a problem with higher bounds: within `upper`, and y'α = 0.
-
-    Of the sign with the larger sum some variables are lowered, those between their bounds first.
-    """
+    """Return a start near the solution `alpha` of a problem with higher bounds: within `upper`, and y'α = 0."""
     out: FloatVector = np.minimum(alpha, upper)
     excess = float(y @ out)
     side = np.flatnonzero((y * excess > 0) & (out > 0))

@@ -15,10 +15,9 @@ step length is near the minimum along p. So a step reads all rows once, for ``X 
 variable is interior or has changed: the rest is eliminated by the mathematics. Interior rows that many iterations will
 read are copied next to each other, half of all entries at most.
 
-Rows may be divided among the ranks of a gang. With d weights a step then costs d numbers summed over ranks for the
-gradient, d + 1 for each iteration of conjugate gradients, d (d + 1) / 2 for each factor, and two for the certificate
-and for each try of the step length; rank 0 says how long the preconditioned residual is (and, with a factor, what it
-is), so that all ranks take the same decisions on any mix of machines.
+Rows may be divided among the ranks of a gang (docs/linear-svm.rst says what is sent); rank 0 says how long the
+preconditioned residual is (and, with a factor, what it is), so that all ranks take the same decisions on any mix of
+machines.
 
 A squared loss is its own smoothing, with c = 0 and r_i = rho_i; there the duality gap is half the squared gradient.
 For hinge and epsilon-insensitive losses this is the proximal method of multipliers: the smoothed problem is solved to
@@ -260,10 +259,7 @@ def _newton_direction(
     matrix: FloatMatrix,
     direction: FloatVector,
 ) -> bool:
-    """Divide the direction by ``I + sum x_i x_i' / r_i`` over the interior rows; False if that has no Cholesky factor.
-
-    - `block`, shape (n_features + 1, a multiple of 8): for so many rows at a time.
-    """
+    """Divide the direction by ``I + sum x_i x_i' / r_i`` over the interior rows; False if that has no factor."""
     values, indices, first, last, bias = rows
     _, low, high, ridge, _ = terms
     width, size, n = np.uint64(block.shape[0]), np.uint64(block.shape[1]), np.uint64(0)
@@ -324,10 +320,7 @@ def _take_steps(
     block: FloatMatrix,
     interior: IntVector,
 ) -> bool:
-    """Take steps of `solve_newton`, with a factor of the whole matrix; `state` has their number and the best values.
-
-    Returns whether they end here: where the gap is reached, or where a matrix has no factor.
-    """
+    """Take steps of `solve_newton`, with a factor of the whole matrix; return whether they end here."""
     ridge, centre, best_beta, beta = of_rows[0], of_rows[1], of_rows[2], of_rows[3]
     scores, change, along = of_rows[4], of_rows[5], of_rows[6]
     weights, best, combined = of_columns[0], of_columns[1], of_columns[2]

@@ -225,11 +225,7 @@ def as_bytes(array: AnyArray) -> memoryview:
 
 
 def charge_exchange(ledger: RankLedger, start: float, arrived_at: float, source: Link | None) -> None:
-    """Charge the seconds of an exchange that has just ended.
-
-    What passed until the first bytes came, beyond the time that they travel, was spent on a peer that was not there
-    yet; the rest on the wire.
-    """
+    """Charge an exchange: until the first bytes came, beyond their travel, to waiting; the rest to the wire."""
     elapsed_s = ledger.clock() - start
     wait_s = 0.0 if source is None else max(arrived_at - start - source.latency_s, 0.0)
     ledger.charge(WAIT, wait_s)
