@@ -46,8 +46,9 @@ from dsgd.linear_model.newton import solve_l1 as solve_by_working_sets
 from dsgd.linear_model.problem import Problem, SquaredHingeLoss, shrunk
 from dsgd.linear_model.problem import certify as certify_model
 from dsgd.svm.linear_solver.descent import FEW_ENTRIES, solve_cocoa, solve_dual_cd
-from dsgd.svm.linear_solver.newton import is_small, solve_newton
+from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearRows, LinearSolution, certify, relative_gap, spread
+from dsgd.svm.linear_solver.small import is_small
 from dsgd.types import FloatVector
 
 #: The constant column, in units of the root mean square length of the rows.
