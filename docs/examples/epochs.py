@@ -21,10 +21,11 @@ def report(study, rows):
     found = {cell.epochs: cell.median("accuracy") for cell in cells}
     texts = [(str(epochs), f"{accuracy:.2%}") for epochs, accuracy in found.items()]
     curve = Line("median of seeds", list(found), list(found.values()), marker="circle")
-    panel = Panel("ijcnn1-like", Axis("epochs"), Axis("accuracy", unit="%"), [curve])
+    ticks = {epochs: str(epochs) for epochs in found}
+    sides = Axis("epochs", "log", ticks=ticks), Axis("accuracy", unit="%")
     return {
         "answer": "Accuracy by epochs is " + ", ".join(map(": ".join, texts)) + ".",
-        "figures": [Figure("accuracy", "Accuracy", "Higher is better.", [panel])],
+        "figures": [Figure("accuracy", "Accuracy", "Higher is better.", [Panel("ijcnn1-like", *sides, [curve])])],
         "tables": [Table("Accuracy", ("epochs", "of test rows"), texts)],
     }
 
