@@ -35,8 +35,9 @@ from typing import Final
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets import handshake
 from dsgd.comm.sockets.handshake import RECORD_BYTES, Credentials, Record, receive_exactly, refusal_text
-from dsgd.comm.sockets.link import Link, LinkTable, measure_latency, shut_down
+from dsgd.comm.sockets.link import Link, measure_latency, shut_down
 from dsgd.comm.sockets.listener import Acceptor, Listener, Wrap, split_address
+from dsgd.comm.sockets.table import LinkTable
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, ProtocolError
 
 _LOOK_UP_S: Final = 0.1
