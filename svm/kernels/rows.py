@@ -187,7 +187,7 @@ def places_of(ids: AnyArray, n: int) -> IntVector:
 
 
 def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
-    """Return one row of each kind, by fingerprints of content and target, and who represents each."""
+    """Return one row of each kind, by prints of content and target, who represents each, and summed weights."""
     return merge_prints(fingerprints(X, target), weights, lambda rows, others: rows_are_equal(X, target, rows, others))
 
 
