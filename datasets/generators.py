@@ -196,11 +196,7 @@ class Twin:
         return self._normalised(X, np.sqrt(np.einsum("ij,ij->i", X, X)))
 
     def _draw_sparse(self, rng: np.random.Generator) -> sp.csr_matrix:
-        """Draw a block by its nonzeros alone.
-
-        Poisson many columns are drawn with replacement and repeats dropped: each column is then hit independently of
-        the others, with the given probability.
-        """
+        """Draw a block by its nonzeros: Poisson many columns with replacement, of which repeats are dropped."""
         rate = -self.n_features * np.log1p(-self.density)
         counts = rng.poisson(rate, BLOCK_ROWS)
         keys = np.repeat(np.arange(BLOCK_ROWS, dtype=np.int64), counts) * self.n_features
@@ -223,10 +219,7 @@ class Twin:
         return X
 
     def _move(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Say how to move each row off the plane.
-
-        - returned: A row x becomes ``stretch * x + shift * coef`` on its nonzero columns.
-        """
+        """Return how rows leave the plane: x becomes ``stretch * x + shift * coef`` on its nonzero columns."""
         support = np.diff(X.indptr) if sp.issparse(X) else np.count_nonzero(X, axis=1)
         square = support / self.n_features  # |coef|^2 on the columns of the row
         projection = X @ self.coef

@@ -49,11 +49,7 @@ _IMPLICIT_BIT = np.uint64(1 << 53)  # one above the 53 bits of a mantissa
 
 @cache
 def power_tables() -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the powers of ten and of five that `scan_number` multiplies with.
-
-    - returned: the upper and lower half of 5**q scaled to 128 bits, q from -342 to 308; truncated for q >= 0,
-      rounded up below.
-    """
+    """Return the upper and lower half of 5**q scaled to 128 bits, q from -342 to 308; rounded up where q < 0."""
     high, low = [], []
     for q in range(_SMALLEST_POWER, _LARGEST_POWER + 1):
         if q < 0:
@@ -134,10 +130,7 @@ def _round_product(
 def scan_number(
     text: NDArray[np.uint8], start: int, tens: NDArray[np.float64], high: NDArray[np.uint64], low: NDArray[np.uint64]
 ) -> tuple[float, int, int]:
-    """Read one decimal number.
-
-    - returned: NUMBER, DEFERRED (``float(text[start:stop])`` is for Python), MALFORMED or NOT_FINITE.
-    """
+    """Read a decimal number; return NUMBER, MALFORMED, NOT_FINITE, or DEFERRED, which Python's float must read."""
     position, end = start, text.size
     negative = False
     if position < end and (text[position] == 43 or text[position] == 45):

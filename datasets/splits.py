@@ -3,22 +3,9 @@
 Problem: how a method of distributed training fares depends on whether ranks hold like rows. Comparisons need to say
 which rows each rank holds, and to be able to make them unlike on purpose.
 
-Update: one of six ways, each a pure function of the set, the number of parts and a seed:
-
-contiguous
-    Runs of the file, of equal length.
-shuffled
-    Rows at random, as many in each part.
-label-skewed
-    Runs of the rows sorted by label: most parts hold one class.
-feature-skewed
-    Runs of the rows sorted along the direction in which they vary most, the first principal component: each part sees
-    a range of it, whatever the labels.
-dirichlet:ALPHA
-    Of the rows of each class, part k gets a share drawn from Dirichlet(ALPHA, ..., ALPHA). The smaller ALPHA, the fewer
-    parts hold most of a class; from about 100 on parts are alike.
-quantity:ALPHA
-    Rows at random, in parts whose sizes are shares drawn from Dirichlet(ALPHA, ..., ALPHA).
+Update: one of six ways, which docs/datasets.rst lists, each a pure function of the set, the number of parts and a seed.
+Sorted ways cut runs of the rows by label, or along the first principal component; ``dirichlet:ALPHA`` draws for each
+class the share of every part, ``quantity:ALPHA`` the sizes of the parts.
 
 Every row is in one part, and no part is empty where there are rows enough.
 

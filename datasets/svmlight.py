@@ -366,11 +366,7 @@ def read_svmlight(
 def plan_ranges(
     path: str, step: int | None, storage_options: dict[str, Any] | None = None
 ) -> list[tuple[int, int | None]]:
-    """Cut a file into byte ranges.
-
-    - returned: they cover the file; stop None means its end, and is all that can be said of a compressed file or of
-      one whose server does not tell the size.
-    """
+    """Cut a file into byte ranges; a stop of None, all that is known of compressed files, means its end."""
     fs, name = file_system(path, storage_options)
     with reading(path):
         info = fs.info(name)

@@ -93,10 +93,7 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> AnyArray:
 
 
 def regular(path: Path) -> os.stat_result:
-    """Return what the file system says of a file; a folder, a device or a pipe is an `OSError`.
-
-    A pipe may be waited for without end, and reading a device may not end.
-    """
+    """Return what the system says of a file; folders, devices and pipes, which need not end, are an `OSError`."""
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -290,10 +290,7 @@ class RankLedger:
         self._at_epochs.append((self._total_sent[0], self.total_s(WIRE) + self.total_s(WAIT)))
 
     def totals(self) -> dict[str, float]:
-        """Return the sums over all rounds that are over, by the names of `RankRecords.totals`.
-
-        Another thread may ask, too: what it gets may be a round old.
-        """
+        """Return the sums over all rounds that are over, by name; another thread gets what may be a round old."""
         totals: dict[str, float] = {f"{name}_s": seconds for name, seconds in zip(PHASES, self.totals_s(), strict=True)}
         return totals | {**dict(zip(SENT, self._total_sent, strict=True)), "rounds": self.rounds}
 

@@ -57,11 +57,7 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 
 def part_of(kind: Kind, text: str, where: str) -> Any:
-    """Return the part that a text stands for.
-
-    - returned: an instance of ``kind.base``; None where the text names no part, so that the caller says which there
-      are.
-    """
+    """Return the part that a text stands for; None where it names none, so that the caller says which there are."""
     name, colon, given = text.partition(":")
     if name in kind.names:
         found: Any = kind.names[name]

@@ -4,8 +4,5 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Return a text on one line, with what moves, colours or reverses other output written as an escape.
-
-    These are control characters, line ends, marks of direction and halves of characters.
-    """
+    """Return a text on one line; control characters, marks of direction and line ends are written as escapes."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -81,10 +81,7 @@ def _are_discrete(labels: AnyArray) -> bool:
 
 
 def classes_and_codes(labels: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Return the classes of checked labels, sorted, and the number of the class of each, intp, shape (n,).
-
-    Warns where there are so many classes that they may be targets of a regression, as scikit-learn does.
-    """
+    """Return the sorted classes of checked labels, and the class of each as a number; warn if they look like values."""
     low, high = (int(labels.min()), int(labels.max())) if labels.dtype.kind == "i" and labels.size else (0, -1)
     if 0 <= high - low <= len(labels):
         places = labels.astype(np.intp) - low
@@ -102,10 +99,7 @@ def classes_and_codes(labels: AnyArray) -> tuple[AnyArray, AnyArray]:
 
 
 def weights_of_classes(where: str, given: Any, classes: AnyArray, *, labels: Any = None) -> AnyArray:
-    """Return the weight of each class, as scikit-learn finds it.
-
-    A dict may name classes that are not there, as in a fold without a rare class, if it names all that are.
-    """
+    """Return the weight of each class; a dict that names all classes may name others, as of a whole set."""
     if isinstance(given, dict):
         for label, weight in given.items():
             check_number(f"{where} of {label!r}", weight, low=0, open_high=True)
@@ -166,10 +160,7 @@ def number(
     open_low: bool = False,
     open_high: bool = False,
 ) -> Any:
-    """Declare a field of a `Checked` part as a number: an integer, or also None, if its type says so.
-
-    A bound may be the name of another field.
-    """
+    """Declare a field of a `Checked` part as an integer, or None; a bound may be the name of another field."""
     within = {"low": low, "high": high, "open_low": open_low, "open_high": open_high}
     return field(default=default, metadata={"within": within})
 

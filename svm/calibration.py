@@ -103,10 +103,7 @@ def probabilities_of(method: str | None, curves: Sequence[FloatMatrix], scores: 
 
 
 def normalised(positive: FloatMatrix) -> FloatMatrix:
-    """Return the probabilities of all classes, as scikit-learn makes them of those of each class against the rest.
-
-    - returned: rows sum to one; all classes are alike where none has a probability above zero.
-    """
+    """Return probabilities that sum to one; all classes are alike where none has one above zero."""
     if positive.shape[1] == 1:
         return np.hstack([1.0 - positive, positive])
     total = positive.sum(axis=1, keepdims=True)
@@ -115,10 +112,7 @@ def normalised(positive: FloatMatrix) -> FloatMatrix:
 
 
 def draw_folds(n: int, seed: int) -> list[IntVector]:
-    """Return the rows of each fold, drawn as LIBSVM draws them: the same seed gives scikit-learn's folds.
-
-    - returned: five sets of row numbers, some of them empty where there are fewer rows.
-    """
+    """Return the rows of each of five folds, drawn as LIBSVM draws them: the same seed gives scikit-learn's."""
     words = np.random.RandomState(seed)
     order = np.arange(n)
     for i in range(n):
@@ -173,11 +167,7 @@ def fit_sigmoid(scores: FloatVector, is_first: AnyArray, weights: FloatVector | 
 
 
 def couple(first: FloatMatrix, n_classes: int) -> FloatMatrix:
-    """Return the probabilities of all classes that agree best with those of all pairs.
-
-    - `first`, shape (n, k (k - 1) / 2): probability of the first class of each pair, pairs in the order (0, 1), (0,
-      2), ...
-    """
+    """Return the probabilities of classes that agree best with `first`, of the first of pairs (0, 1), (0, 2), ..."""
     k = n_classes
     first = np.clip(first, _LEAST, 1 - _LEAST)
     if k == 2:

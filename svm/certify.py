@@ -142,11 +142,7 @@ def _mass(dual: Dual) -> float:
 
 
 def prove(dual: Dual, ball: Ball, norms: FloatVector, *, ratio: float = 1.0, has_intercept: bool = True) -> FloatMatrix:
-    """Return the variables that the ball proves, shape (r, n): 0, the upper bound, or NaN where nothing is proven.
-
-    - `norms`, shape (n,): κ_i, the norms of the samples in feature space; with an intercept, distances from any
-      common point.
-    """
+    """Return what the ball proves of the variables, shape (r, n): 0, the upper bound, or NaN for nothing."""
     reach = ball.radius * norms
     points = -dual.y * dual.p - ball.scores
     low = high = 0.0

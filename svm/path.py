@@ -17,15 +17,13 @@ vectors before, and in float64 the n values of each variable that changes by mor
 Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, for scaled starts. Departures: the
 indicators are scaled too, and rows are kept.
 
-**On a cluster** one gang solves the grid. Every rank runs the ordinary fit once per gamma, whose problems are answered
-by chains over all C, as in one process. Rank 0 then hands over the solutions, which equal rows have been merged, the
-targets, and the rows that have a coefficient at some point. An estimator is made of these by the same fit: its problems
-are answered, and so are its questions about rows, from that record. No rank is asked again, and nothing is solved.
+**On a cluster** one gang solves the grid: every rank runs the ordinary fit once per gamma. Rank 0 then hands over the
+solutions, which equal rows have been merged, the targets, and the rows that have a coefficient at some point.
+Estimators are made of that record by the same fit: no rank is asked again, and nothing is solved.
 
-**A grid** of C and gamma: every point starts from the one before and shares its kernel rows. A grid runs the ordinary
-fit of an estimator once per gamma, and solves each problem of that fit (one per pair of classes) for all C in a chain
-of warm starts, `dsgd.svm.path`. Solutions are kept, estimators are not: they are made on demand by a fit that gets its
-solutions from the grid. So the same code sets the attributes of an estimator of a grid and of any other.
+**A grid** of C and gamma runs the ordinary fit once per gamma, and solves each of its problems for all C in a chain.
+Solutions are kept, and estimators made on demand by a fit that gets its solutions from the grid: the same code sets
+their attributes as of any other.
 """
 
 from __future__ import annotations
@@ -82,10 +80,7 @@ def solve_chain(
     cache_bytes: int,
     count_products: Callable[[], int] | None = None,
 ) -> list[Link]:
-    """Solve a problem at ascending multiples of its bounds.
-
-    - `norms`, shape (n,): norms of the samples in feature space; None proves nothing before a run.
-    """
+    """Solve a problem at ascending multiples of its bounds; `norms` of samples serve proofs before a run."""
     links: list[Link] = []
     count = count_products or (lambda: matrix.n_evaluations)
     for k, factor in enumerate(factors):
@@ -213,10 +208,7 @@ class _Recorded:
 def solve_path_on_rank(
     rank: Rank, data: RankRows, model: Any, gammas: Sequence[float | str], chain: Chain
 ) -> dict[str, Any] | None:
-    """Solve a grid together with the other ranks; a rank program.
-
-    - returned: the fitted attributes of the first point and, as ``_record``, the `PathRecord`; on rank 0.
-    """
+    """Solve a grid together with the other ranks; return, on rank 0, a fit's attributes with its `PathRecord`."""
     model, gang = join_gang(rank, data, model)
     kernels: list[Kernel] = []
     chains: list[dict[bytes, list[Link]]] = []

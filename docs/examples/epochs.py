@@ -1,6 +1,7 @@
 """A study from outside the package: how much is a further epoch worth? It can be resumed."""
 
 from dsgd import SGDClassifier
+from dsgd.report import Axis, Figure, Line, Panel, Table
 from dsgd.study import DataSource, Grid, Option, Study, run_study, study_page
 from dsgd.study.frame.rows import cells_of
 
@@ -15,10 +16,18 @@ def measure(batch, runs):
 
 
 def report(study, rows):
-    """Return what the page says: here, medians over seeds."""
+    """Return what the page says: here, medians over seeds, as an answer, a table and a figure."""
     cells = cells_of(rows, "epochs")
-    found = [f"{cell.epochs}: {cell.median('accuracy'):.2%}" for cell in cells]
-    return {"answer": "Accuracy by epochs is " + ", ".join(found) + "."}
+    found = {cell.epochs: cell.median("accuracy") for cell in cells}
+    texts = [(str(epochs), f"{accuracy:.2%}") for epochs, accuracy in found.items()]
+    curve = Line("median of seeds", list(found), list(found.values()), marker="circle")
+    ticks = {epochs: str(epochs) for epochs in found}
+    sides = Axis("epochs", "log", ticks=ticks), Axis("accuracy", unit="%")
+    return {
+        "answer": "Accuracy by epochs is " + ", ".join(map(": ".join, texts)) + ".",
+        "figures": [Figure("accuracy", "Accuracy", "Higher is better.", [Panel("ijcnn1-like", *sides, [curve])])],
+        "tables": [Table("Accuracy", ("epochs", "of test rows"), texts)],
+    }
 
 
 options = {

@@ -410,10 +410,7 @@ def _unweighted_scale(X: Any) -> float:
 
 
 def _refuse_other_weights(weights: Any) -> None:
-    """Raise unless every row of these weights is visited once, and their mean is one: both objectives are the same.
-
-    In our SGD a weight of two is two rows, each with its own step on the penalty, and a weight of zero is no row.
-    """
+    """Raise unless every row is visited once, with a mean weight of one: both objectives are the same then."""
     from dsgd.errors import IncompatiblePartsError
     from dsgd.local.shard import count_visits
 
@@ -522,10 +519,7 @@ def _count_fits(options: Mapping[str, Any]) -> int:
 
 
 def _count_machines(y: Any) -> int:
-    """Return the number of machines for labels, shape (n,), or an indicator matrix, shape (n, n_labels).
-
-    It is 0 for labels that scikit-learn refuses, in its own words.
-    """
+    """Return the number of machines for labels or an indicator matrix; 0 for what scikit-learn refuses."""
     try:
         shape = getattr(y, "shape", None) or np.shape(y)
         if len(shape) > 1:

@@ -25,11 +25,7 @@ _STOCHASTIC: Final = ("sag", "saga")
 
 @contextlib.contextmanager
 def drawn_seed(estimator: Any, y: Any) -> Iterator[Any]:
-    """Draw what scikit-learn's fit would, and return the first as a seed; if that fails, nothing was drawn.
-
-    A script that draws later would otherwise get other numbers than with scikit-learn, and a fit repeats after
-    ``np.random.seed``.
-    """
+    """Draw what scikit-learn's fit would, so that later draws of a script are the same; return the first as a seed."""
     given = getattr(estimator, "random_state", None)
     if isinstance(given, Integral):
         yield given
@@ -136,10 +132,7 @@ class Worth:
         self._lock = threading.Lock()
 
     def is_ours(self, estimated_s: float, kind: Kind, n_calls: int = 1) -> bool:
-        """Return whether our solver should do a call that scikit-learn would do in `estimated_s`.
-
-        `n_calls` is the number of calls like it that are known to come, itself included.
-        """
+        """Return whether our solver should do a call, one of `n_calls`, that would take scikit-learn `estimated_s`."""
         with self._lock:
             spent, estimated = self._spent_s[kind], self._estimated_s[kind]
             seconds = estimated_s * (spent + CONFIDENCE_S) / (estimated + CONFIDENCE_S)
@@ -212,10 +205,7 @@ class _Search:
         self._chains: dict[str, tuple[Any, set[float], int]] = {}
 
     def costs(self, plain: type, parameters: Mapping[str, Any]) -> list[float]:
-        """Return, ascending, the C of the candidates that share all other parameters with an estimator of a class.
-
-        Steps of other classes may have a C, too, and two steps of this one: then those of a step that has this C.
-        """
+        """Return, ascending, the C of the candidates that share all other parameters with an estimator."""
         found: dict[str, set[float]] = {}
         for candidate in self.candidates:
             for name, value in candidate.items():

@@ -4,25 +4,9 @@ Problem: the price of a round must be known before it is run, to choose an algor
 every rank; and it is checked after the round (a test holds the counts of the ledger to these numbers).
 
 Model: a message of n bytes takes ``alpha + n beta`` seconds, adding up n bytes that came ``n gamma``; a rank sends to
-one and receives from one other at a time. With P ranks, L = ceil(log2 P), 2**q the largest power of two up to P and
-F = 2 alpha + 2 n beta + n gamma for the two extra messages of the fold where P is none, the seconds for n bytes are
-
-======================  ===============================================================================
-recursive doubling      q (alpha + n beta + n gamma) + F
-ring                    2 (P - 1) alpha + 2 (P - 1)/P n beta + (P - 1)/P n gamma
-Rabenseifner            2 q alpha + 2 (2**q - 1)/2**q n beta + (2**q - 1)/2**q n gamma + F
-binomial                2 L (alpha + n beta) + L n gamma
-double tree             (4 L - 2 + 5 (K - 1)) (alpha + n beta / 2K + n gamma / 4K), K pieces per tree
-torus of X by Y         2 (X + Y - 2) alpha + 2 (P - 1)/P n beta + (P - 1)/P n gamma
-hierarchical            2 L' (alpha' + n beta') + L' n gamma' inside, and the leaders' all-reduce
-broadcast               L (alpha + n beta)
-all-gather, ring        (P - 1) (alpha + n beta), n bytes from each
-all-gather, Bruck       L alpha + (P - 1) n beta + P n gamma
-tally                   (w + b - 2 + L) (alpha + n beta), b blocks of w ranks
-======================  ===============================================================================
-
-No algorithm is faster than L alpha and 2 (P - 1)/P n beta. Of n elements of s bytes, with a header of h bytes per
-message, a rank sends
+one and receives from one other at a time. The seconds of each algorithm are a table of docs/collectives.rst. With P
+ranks, L = ceil(log2 P) and 2**q the largest power of two up to P, of n elements of s bytes, with a header of h bytes
+per message, a rank sends
 
 ======================  ====================  =====================================================
 collective              messages              bytes
@@ -225,10 +209,7 @@ def allgather_seconds(
 
 
 def choose_gather(n_bytes: float, size: int, link: Link = DEFAULT_LINK) -> GatherAlgorithm:
-    """Return how `size` ranks at equal distances gather n bytes of all of them: the faster way by the model.
-
-    Bruck's way saves ``P - 1 - L`` latencies, and copies the bytes once more.
-    """
+    """Return the faster way, by the model, in which `size` ranks at equal distances gather n bytes of all of them."""
     saved = (size - 1 - n_levels(size)) * link.alpha_s
     return "bruck" if saved > n_bytes * link.added_byte_s else "ring"
 
@@ -243,10 +224,7 @@ def tally_seconds(n_bytes: int, size: int, link: Link) -> float:
 
 
 def choose_algorithm(n_bytes: int, size: int, link: Link = DEFAULT_LINK) -> FlatAlgorithm:
-    """Return what ``"auto"`` means for n bytes on `size` ranks at equal distances: the fastest by the model.
-
-    Of equally fast ones it is the first in `ALGORITHMS`, however their formulas are rounded.
-    """
+    """Return what ``"auto"`` means for n bytes: the fastest by the model, of equally fast ones the first."""
     seconds = {algorithm: allreduce_seconds(algorithm, n_bytes, size, link) for algorithm in ALGORITHMS}
     limit = min(seconds.values()) * (1.0 + 1e-9)
     return next(algorithm for algorithm, takes in seconds.items() if takes <= limit)
@@ -388,11 +366,7 @@ def allgatherv_cost(
 ) -> Cost:
     """Return what `rank` sends when all gather ``lengths[r]`` elements from each rank r.
 
-    Ranks are on one host, or each is on its own: `Group` goes round a ring where some of several hosts have several.
-
-    Round a ring a rank passes on every vector but that of the next one. By Bruck's way it sends in each step its own
-    and those of ranks that follow it: as many bytes, if all are equally long. Unless lengths are `known`, they are
-    gathered before.
+    Ring: every vector but that of the next rank. Bruck: in each step its own vector and those of the ranks that follow.
     """
     size = len(lengths)
     if size == 1:

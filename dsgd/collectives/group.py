@@ -219,10 +219,7 @@ class Group:
         return gathered
 
     def fill(self, whole: AnyArray, ends: Sequence[int]) -> None:
-        """Fill `whole`, shape (n,), with the vectors of all ranks: rank r's is ``whole[ends[r] : ends[r + 1]]``.
-
-        This rank's own is there already; every rank knows the same `ends`, size + 1 numbers from 0 to n.
-        """
+        """Fill `whole`, shape (n,), with the vectors of all ranks: rank r's is ``whole[ends[r] : ends[r + 1]]``."""
         if self._processes is not None:
             self._processes.fill(whole, ends)
             return
@@ -276,12 +273,7 @@ class Group:
             trees.direct_scatter(self.transport, rows, flat, root)
 
     def tally(self, sums: AnyArray, own: AnyArray) -> AnyArray | None:
-        """Replace `sums`, shape (s,), by their sums over ranks, equal on all; return what each has of its `own`.
-
-        For a word about the run, with as few messages as can be: see `dsgd.collectives.algorithms.trees`.
-
-        - returned: the vectors `own`, shape (k,) and of the dtype of `sums`, of all ranks; on rank 0 alone.
-        """
+        """Replace `sums`, shape (s,), by their sums over ranks; return, on rank 0, the vectors `own`, shape (k,)."""
         if self.size == 1:
             return own[None].copy()
         if self.transport.offload is not None:

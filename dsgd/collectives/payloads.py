@@ -12,13 +12,10 @@ Where ranks are threads of several processes and cannot all reach each other, pa
 all parts: the same bits, more bytes. Cost: `halves_cost`, `ternary_cost`, `votes_cost`.
 
 gTop-k. Gathered by everybody, the k entries of each of P ranks are up to k P different ones; here sums are truncated to
-their k largest entries at every step. By a butterfly: with 2**q the largest power of two up to P and e = P - 2**q, of
-the first e pairs of ranks the odd one sends its entries to the even one and receives the result at the end; the 2**q
-that are left swap their entries with a partner at distance 1, 2, 4, ... and keep the k largest of the sum. By a tree:
-ranks send their entries to the rank at distance 1, 2, 4, ... below, which keeps the k largest of the sum; rank 0
+their k largest entries at every step. By a butterfly, folded as recursive doubling is
+(`dsgd.collectives.algorithms.rings`), partners swap their entries; by a tree ranks send them down, and rank 0
 broadcasts the last ones. In a sum the lower ranks come first, and of equal magnitudes the lower place is larger, so
-every bit agrees on all ranks. A butterfly takes log2 P frames of k entries (`dsgd.compress.sparse.sparse_bytes`) one
-after the other, a tree twice as many: `gtopk_cost`.
+every bit agrees on all ranks. Cost: `gtopk_cost`; a butterfly takes half the messages of a tree one after the other.
 
 Source: as in Seide et al. 2014 (1-bit SGD, which sums and quantises once more); gTop-k: see `dsgd.compress.residual`.
 """
@@ -289,10 +286,7 @@ def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[t
 
 
 def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: GTopKMemory, *_: Any) -> None:
-    """Replace `vector` by the k entries of the sum over ranks that the merges leave; see `GTopK`.
-
-    - `vector`, shape (n,): this rank's vector, weighted; overwritten, bitwise equal on all ranks.
-    """
+    """Replace `vector`, shape (n,), by the k entries of the sum over ranks that the merges leave; see `GTopK`."""
     n = vector.shape[0]
 
     def choose() -> Entries:

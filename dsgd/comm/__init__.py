@@ -8,7 +8,7 @@ Begin with `base`, then `wires.inproc`, the simplest wire there is. The rooms:
 - `sockets`: connections between ranks: how they are made, checked and read;
 - `memory`: memory that threads of a process, or processes of a host, share.
 
-`frames` defines headers, and the flag that ends every wait.
+`frames` defines headers, and the flag that ends every wait; `deadlines` bounds each.
 `frame_exchange` sends and receives at once where that takes several steps, over sockets, through memory or both.
 
 Where a rank waits, and how long it looks before it sleeps, is a table of `docs/architecture.rst`.

@@ -73,10 +73,7 @@ class AbstractTransport(ABC):
         """Let go of sockets and buffers; may be called more than once."""
 
     def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0, epochs: int = 0) -> None:
-        """Say that this rank has done work; real ranks do nothing, since their clocks have moved by themselves.
-
-        A simulated rank is charged virtual seconds for it (`dsgd.sim`). Call it after each call of a kernel.
-        """
+        """Say that this rank has called a kernel: a simulated one is charged virtual seconds for it (`dsgd.sim`)."""
         del rows, entries, params, n_bytes, epochs
 
     def helper(self, name: str) -> Executor:

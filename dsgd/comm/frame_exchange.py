@@ -62,11 +62,7 @@ class FrameExchange:
     def run(
         self, ledger: RankLedger, deadline_s: float, abort: AbortFlag, *, n_polls: int = 0, spins: bool = False
     ) -> float:
-        """Move both frames, each as fast as its peer lets it.
-
-        - returned: what the clock showed when the first bytes of the incoming frame were there; zero unless
-          that is timed.
-        """
+        """Move both frames, each as fast as its peer lets it; return when the first bytes came, zero if not timed."""
         arrived_at, last, n_looks = 0.0, time.monotonic(), 0
         gone: Link | None = None
         has_rings = self.ring_in is not None or self.ring_out is not None

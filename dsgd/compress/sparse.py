@@ -33,10 +33,7 @@ def n_entries(n: int, density: float) -> int:
 
 
 def staged(density: float, warm_up: Sequence[float], rounds: int, n_seen: int) -> float:
-    """Return the density after so many vectors: each of `warm_up` holds for `rounds` of them, and `density` from then.
-
-    Source: Lin et al. 2018, which begin with dense gradients and send fewer entries from epoch to epoch.
-    """
+    """Return the density after n vectors: those of `warm_up` for `rounds` each (Lin et al. 2018), then `density`."""
     stage = n_seen // int(rounds)
     return warm_up[stage] if stage < len(warm_up) else density
 

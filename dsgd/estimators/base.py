@@ -470,11 +470,7 @@ def peer_of(loss: str | CustomLoss) -> type:
 
 
 def to_plain(model: Any, plain: type, extra: tuple[str, ...]) -> Any:
-    """Return a fitted estimator of scikit-learn with the coefficients of `model`.
-
-    - returned: an instance of `plain`; parameters that it does not have are left out. Of a model that is linear in
-      features a pipeline, with `RBFSampler` before it.
-    """
+    """Return scikit-learn's estimator with the coefficients of `model`, after `RBFSampler` if features are random."""
     ours = model.get_params(deep=False)
     theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
     if isinstance(model.loss, CustomLoss):

@@ -36,11 +36,7 @@ _N_MODELS: Final = 8
 
 @dataclass(frozen=True)
 class Packer:
-    """Packs the blocks of a rank into its shards; sent to every rank.
-
-    - `held_out`, shape (n,): which rows are held out, where one rank has them all in one block; None has each rank
-      draw its own.
-    """
+    """Packs the blocks of a rank into its shards; without `held_out` each rank draws the rows that it holds out."""
 
     classes: AnyArray | None
     n_features: int
@@ -135,9 +131,8 @@ class Packer:
 def weight_scale_of(summaries: Sequence[BlockSummary], *, is_part: bool) -> float:
     """Return the factor by which weights of visits add up to the number of visits.
 
-    The mean loss of a visit is then the mean loss by the sample weights as they were given. It is rounded to float32,
-    so that it does not depend on the blocks that the sums were taken over, and is one for whole numbers up to 16. So it
-    is for a call of ``partial_fit``, where a weight says how much the call counts, and not only its rows.
+    Rounded to float32, so that it does not depend on blocks, and one for whole numbers up to 16 and for `partial_fit`,
+    where a weight says how much the call counts.
     """
     if is_part or all(summary.weight is None for summary in summaries):
         return 1.0

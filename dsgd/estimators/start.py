@@ -70,11 +70,7 @@ _THRESHOLDS: Final = {"huber": 0.1, "epsilon_insensitive": 0.1, "squared_epsilon
 
 
 def losses_for(*, classification: bool) -> Mapping[str, tuple[Any, ...]]:
-    """Return the losses of an estimator by name, each with its row of the table and the default of its threshold.
-
-    A regression loss can classify, on targets of -1 and 1, unless it has a log link or asks for a quantile; the other
-    way round makes no sense.
-    """
+    """Return the losses of an estimator by name: a classifier also gets those of regression that suit -1 and 1."""
     classifies = {name for name, row in LOSSES.items() if not row.has_log_link and row.parameter in (None, "epsilon")}
     rows = {
         name: row
@@ -190,10 +186,7 @@ def _check_features(estimator: Any, sampling: object, optimizer: object) -> None
 
 @dataclass(frozen=True)
 class Start:
-    """Where training begins: a model, what earlier calls of ``partial_fit`` have left, and what watches it.
-
-    - `absent`, shape (n_outputs,): at how many of them each output was not there yet; None where all were.
-    """
+    """Where training begins: a model, what ``partial_fit`` has left, and at how many steps each output was `absent`."""
 
     is_first: bool = True
     is_part: bool = False
@@ -352,11 +345,7 @@ class _Outputs:
 
 
 def grown(start: Start, classes: AnyArray | None, *, coupled: bool) -> Start:
-    """Return where training begins with outputs for all classes; the same, if it has them.
-
-    - `classes`, shape (n_classes,): those that there are now, sorted, among them all of `start`; None of a
-      regression.
-    """
+    """Return where training begins with outputs for all `classes`, sorted; the same, if it has them."""
     if classes is None or start.classes is None or len(classes) == len(start.classes):
         return start
     outputs = _Outputs(np.searchsorted(classes, start.classes), len(classes))

@@ -56,11 +56,7 @@ def check_encoder(name: str, encoder: Any) -> None:
 
 
 def encoded(estimator: Any, given: tuple[Any, Any, Any], *, goes_on: bool) -> tuple[Any, Any, Any]:
-    """Return rows, targets and weights as training takes them; set what the estimator learns of columns.
-
-    - returned: arrays of this process, or delayed blocks of the cluster, with encoded rows; X itself if nothing is
-      encoded.
-    """
+    """Return rows, targets and weights encoded, as arrays or delayed blocks; set what is learnt of columns."""
     X, y, weights = (as_numpy(each, name) for each, name in zip(given, ("X", "y", "sample_weight"), strict=True))
     files = are_table_files(X)
     kept = estimator.encoder_ if goes_on else None

@@ -198,10 +198,7 @@ def targets_of(block: Block) -> Any:
 
 
 def widen(X: Any, n_features: int) -> Any:
-    """Return a CSR block with `n_features` columns, a view; dense blocks have their width already.
-
-    An svmlight file lists only the features that it uses, not how many there are.
-    """
+    """Return a CSR block with `n_features` columns, a view; svmlight files do not say how many there are."""
     if sp.issparse(X) and X.shape[1] < n_features:
         return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], n_features))
     return X
@@ -245,11 +242,7 @@ _MANY_ROWS = 16_384
 
 @dataclass(frozen=True)
 class Partition:
-    """The rows of every block; blocks are numbered rank by rank. Made by `partition_rows`.
-
-    - `order`, shape (n_rows,): the rows of all ranks, rank by rank, those of each ascending; None for consecutive
-      rows.
-    """
+    """The rows of every block, rank by rank, from `partition_rows`; `order` is None for consecutive rows."""
 
     stops: tuple[int, ...]
     pieces: int = 1

@@ -141,10 +141,7 @@ def is_frame(X: object) -> bool:
 
 
 def as_table(X: Any) -> tables.Table:
-    """Return X for reading its columns.
-
-    - `X`, shape (n, d): see `is_frame`. Columns of an array are named by scikit-learn's rule, x0, x1 and so on.
-    """
+    """Return X for reading its columns; those of an array are named by scikit-learn's rule, x0, x1 and so on."""
     if isinstance(X, (PandasTable, tables.ArrowTable, tables.ArrayTable)):
         return X
     tables.refuse_queries(X)
@@ -211,10 +208,7 @@ def _are_numbers(table: tables.Table, name: Any) -> bool:
 
 
 def categories(table: tables.Table, name: Any, kind: tables.Kind | None = None) -> tables.Coded:
-    """Return a column as codes of categories, of which dates are written by ISO 8601, in UTC.
-
-    Libraries write them differently, and no file of a model holds their objects.
-    """
+    """Return a column as codes of categories; dates are ISO 8601 in UTC, as no model file holds a library's objects."""
     if "date" not in (kind, table.kind(name)):
         coded = table.coded(name)
         if kind != "number" or table.value_kind(name) == "number":

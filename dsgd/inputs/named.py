@@ -110,10 +110,7 @@ def takes_tables(fit: Callable[..., Any]) -> Callable[..., Any]:
 def take_tables(
     estimator: Any, X: Any, y: Any, sample_weight: Any, *, here: bool = False
 ) -> tuple[tuple[Any, Any, Any], Sequence[str] | None]:
-    """Return rows, targets and weights as an estimator without an encoder trains on them.
-
-    - returned: (X, y, sample_weight). Files are read into a pyarrow.Table or, on workers, into delayed blocks.
-    """
+    """Return (X, y, sample_weight) for an estimator without an encoder; files become a table or delayed blocks."""
     if callable(getattr(estimator, "kernel", None)) and not is_frame(X):
         return (X, y, sample_weight), None
     if not are_table_files(X):

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterBlocks:
-    """Row blocks on the workers of a cluster.
-
-    - `order`, shape (n_rows,): the rows of an array of this process in the order of the blocks; None where blocks
-      have consecutive rows.
-    """
+    """Row blocks on the workers of a cluster; `order` is None where blocks have consecutive rows."""
 
     cluster: Cluster
     futures: Sequence[Future]
@@ -206,10 +202,7 @@ def _computed(
 def _scattered(
     cluster: Cluster, rows: row_blocks.Block, spread: row_blocks.Spread, held: list[Future]
 ) -> tuple[list[Future], row_blocks.Partition, Callable[[int], Future]]:
-    """Send arrays of this process; return the blocks, their rows, and a function that sends one again.
-
-    `held` gets all of them.
-    """
+    """Send arrays of this process; return the blocks, their rows, and a function that sends one again."""
     X, y, weights = rows
     futures, partition = scatter_rows(cluster, X, y, weights, spread)
     held += futures

@@ -130,10 +130,7 @@ def share_block(rows: row_blocks.Block, partition: row_blocks.Partition, k: int)
 
 
 def neighbours(cluster: Cluster, workers: Sequence[str]) -> set[str]:
-    """Return those of some workers that can be handed blocks in shared memory.
-
-    Each is asked once whether it finds a segment, and in it the number that was written there.
-    """
+    """Return the workers that can be handed blocks in shared memory: each is asked once whether it finds a segment."""
     known = _KNOWN.setdefault(cluster.client, {})
     # Workers inside this process are given the arrays themselves.
     asked = [address for address in workers if address not in known and not address.startswith("inproc://")]
@@ -330,11 +327,7 @@ def is_simulated(client: Any) -> TypeGuard[SimulatedCluster]:
 
 @dataclass(frozen=True)
 class SimulatedBlocks:
-    """The counterpart of `dsgd.inputs.placed.ClusterBlocks` on a simulated cluster.
-
-    - `order`, shape (n_rows,): the rows of an array in the order of the blocks; None where blocks have consecutive
-      rows.
-    """
+    """The counterpart of `dsgd.inputs.placed.ClusterBlocks` on a simulated cluster."""
 
     cluster: SimulatedCluster
     blocks: Sequence[row_blocks.Block]
@@ -346,10 +339,7 @@ class SimulatedBlocks:
         return np.concatenate([row_blocks.targets_of(block) for block in self.blocks])
 
     def run(self, work: row_blocks.Work, terms: row_blocks.Terms) -> GangResult:
-        """Run a rank program over the blocks; see `dsgd.inputs.placed.ClusterBlocks.run`.
-
-        Parameters about how workers cut and hold rows have no effect here.
-        """
+        """Run a rank program over the blocks, as `ClusterBlocks.run`; how workers hold rows has no effect here."""
         for name, asked in terms.gang.given(of_workers=True).items():
             raise IncompatiblePartsError(
                 f"{name}={asked!r} applies to real clusters, but client={self.cluster!r} is simulated. Leave it out."

@@ -122,10 +122,7 @@ def check_room(cluster: Cluster, X: Any, advice: str) -> None:
 
 
 def scatter_rows(cluster: Cluster, X: Any, y: Any, sample_weight: Any, spread: Spread) -> tuple[list[Any], Partition]:
-    """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
-
-    There is one block per rank, or several pieces, and the ranks of a worker have consecutive blocks.
-    """
+    """Cut arrays of this process into row blocks, those of a worker consecutive, and send each to its worker."""
     threads = sorted(cluster.threads.items())
     places = [address for address, n in threads for _ in range(min(n, spread.ranks_per_worker or n))]
     n_ranks, pieces = spread.n_ranks or len(places), spread.pieces

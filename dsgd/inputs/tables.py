@@ -105,11 +105,7 @@ def wrong_kind(name: object, what: str, why: object) -> InvalidDataError:
 
 @final
 class ArrayTable:
-    """An array of two dimensions.
-
-    Where it holds objects, numbers or any other, columns have no types: a column is what all its values are; objects
-    are coded one by one. Columns are named by scikit-learn's rule.
-    """
+    """An array of two dimensions; a column of objects is what all its values are."""
 
     def __init__(self, array: AnyArray, names: list[Any] | None = None) -> None:
         self._array = array

@@ -29,13 +29,7 @@ from dsgd.validation import warn_user
 
 
 def hold_out_as_sklearn(estimator: Any, block: Block, *, stratify: bool) -> AnyArray | None:
-    """Return which rows are held out, bool, shape (n,).
-
-    They are the first split of `sklearn.model_selection.StratifiedShuffleSplit`, or of `ShuffleSplit` for regression.
-
-    - returned: None where classes are too small or too many for that split, or one row would be all: the rank draws
-      its own.
-    """
+    """Return the rows that scikit-learn's first (stratified) split holds out, bool; None where it cannot split."""
     X, y, weights = block
     n, fraction = X.shape[0], float(estimator.validation_fraction)
     n_held = math.ceil(fraction * n)

@@ -116,9 +116,8 @@ _DONT_WAIT: Final = int(socket.MSG_DONTWAIT) | int(getattr(socket, "MSG_NOSIGNAL
 def ring_if_asleep(flag: int, bell: int, message: int) -> None:
     """Wake a sleeping peer by a byte, after a write that it waits for.
 
-    - `flag`: address of a word that is not zero while the other side sleeps, or is about to: after it has set the
-      word and a `barrier`, it checks once more whether it must wait.
-    - `bell`: descriptor of a socket that it sleeps on.
+    `flag` is the address of a word that is not zero while the peer sleeps, or is about to: it sets it, and after a
+    `barrier` checks once more whether it must wait. `bell` is the socket that it sleeps on.
     """
     barrier()
     if load(flag) != 0:
@@ -212,10 +211,7 @@ _readv = types.ExternalFunction(
 
 @scalar
 def read_process(pid: int, target: int, source: int, n_bytes: int, words: int) -> Any:
-    """Copy from address `source` of a process to `target` of this one; returns the bytes copied, −1 for none.
-
-    At address `words` there are `N_WORDS` words of scratch.
-    """
+    """Copy from address `source` of a process to `target` of this one; returns the bytes copied, −1 for none."""
     store(words, target)
     store(words + 8, n_bytes)
     store(words + 16, source)

@@ -79,13 +79,7 @@ def get_bits(words: WordVector, place: np.uint64, width: np.uint64) -> np.uint64
 
 @kernel
 def pack_ascending(numbers: IndexVector, low_bits: int, low: WordVector, high: WordVector) -> None:
-    """Pack ascending numbers into words.
-
-    - `numbers`, shape (k,): ascending, no two equal.
-    - `low_bits`: bits of each number that are kept as they are.
-    - `low`, shape (ceil(k low_bits / 64),): the low bits, overwritten.
-    - `high`: the high parts, overwritten.
-    """
+    """Pack ascending numbers, none twice: `low_bits` of each as they are into `low`, the rest in unary into `high`."""
     for j in range(np.uint64(low.shape[0])):
         low[j] = _ZERO
     for j in range(np.uint64(high.shape[0])):
@@ -102,10 +96,7 @@ def pack_ascending(numbers: IndexVector, low_bits: int, low: WordVector, high: W
 
 @kernel
 def unpack_ascending(low: WordVector, high: WordVector, low_bits: int, n: int, numbers: IndexVector) -> bool:
-    """Write into `numbers`, shape (k,), what `pack_ascending` was given.
-
-    - returned: whether the words hold k ascending numbers below n; nothing may be done with `numbers` otherwise.
-    """
+    """Write what `pack_ascending` was given into `numbers`; return whether words hold k ascending ones below n."""
     width = np.uint64(low_bits)
     count = _ZERO
     k = np.uint64(numbers.shape[0])
@@ -165,11 +156,7 @@ def add_at(vector: FloatVector, places: IndexVector, values: FloatVector, factor
 
 @kernel
 def pack_signs(bits: AnyArray, words: WordVector) -> None:
-    """Write one bit for each float: set where it is below zero.
-
-    - `bits`, shape (n,): the floats as words.
-    - `words`, shape (ceil(n / 64),): overwritten; bits beyond n are zero.
-    """
+    """Write one bit for each float, given as `bits`: set where it is below zero; bits beyond the last are zero."""
     one = bits.dtype.type(1)
     top = bits.dtype.type(bits.itemsize * 8 - 1)
     sign = one << top
@@ -203,11 +190,7 @@ def add_signs(words: WordVector, out: FloatVector, positive: float, negative: fl
 
 @kernel
 def count_votes(ballots: AnyArray, words: WordVector) -> None:
-    """Set each bit that more than half of the ballots have set.
-
-    - `ballots`, shape (n_ballots, n_words): what `pack_signs` has written for each voter.
-    - `words`, shape (n_words,): overwritten; zero where there are no ballots.
-    """
+    """Set each bit that more than half of the ballots, shape (n_ballots, n_words), have set."""
     n_ballots = np.uint64(ballots.shape[0])
     for j in range(np.uint64(words.shape[0])):
         word = _ZERO
@@ -221,11 +204,7 @@ def count_votes(ballots: AnyArray, words: WordVector) -> None:
 
 @kernel
 def pack_codes(codes: AnyArray, width: int, words: WordVector) -> None:
-    """Pack codes of `width` bits, 1 to 32, one after the other.
-
-    - `codes`, shape (n,): below ``2**width``.
-    - `words`, shape (ceil(n width / 64),): overwritten; bits beyond the last code are zero.
-    """
+    """Pack codes below ``2**width`` of `width` bits, 1 to 32, one after the other; bits beyond the last are zero."""
     bits = np.uint64(width)
     fill, word, j = _ZERO, _ZERO, _ZERO
     for i in range(np.uint64(codes.shape[0])):
@@ -343,12 +322,8 @@ def largest_magnitudes(
 ) -> np.int64:
     """Write the places of the k entries of largest magnitude, ascending.
 
-    - `bits`, shape (n,): floats as words.
     - `most`: up to so many are taken where the first bound lets them through: k for exactly k of them.
-    - `seed`: where the sample is taken.
     - `places`, shape (places_length(n, most),): the result at its front; the rest is scratch.
-    - `sample`, shape (MAX_SAMPLE,): scratch.
-    - `counts`, shape (2 ** DIGIT_BITS,): scratch.
     """
     kind = bits.dtype.type
     mask = ~kind(0) >> kind(1)
@@ -434,12 +409,7 @@ def merge_ascending(
     places: IndexVector,
     values: FloatVector,
 ) -> np.int64:
-    """Add two sparse vectors.
-
-    - `first_places`, `second_places`: where their entries are, ascending.
-    - `first_values`, `second_values`: the entries; of two at one place the first is added to first.
-    - `places`, `values`, shape (j + k,): the sum, at the front.
-    """
+    """Add two sparse vectors, each of ascending places and values; of two at one place the first is added to first."""
     n_first, n_second = np.uint64(first_places.shape[0]), np.uint64(second_places.shape[0])
     i, j, count = _ZERO, _ZERO, _ZERO
     while i < n_first or j < n_second:

@@ -158,10 +158,7 @@ def _fold(
     d: np.uint64,
     width: np.uint64,
 ) -> None:
-    """Fold the scale into the weights of the columns where it is too small, in the middle of a block.
-
-    Predictions for later rows and the steps on earlier ones, which are not in the weights yet, are in their units.
-    """
+    """Fold the scale into the weights of the columns, and into what is in their units, where it is too small."""
     dtype = weights.dtype.type
     for c in range(width):
         scale = table[SCALE * _W + c]
@@ -289,16 +286,10 @@ def run_panel(
 ) -> None:
     """Take one step of every column on each of the kept rows at the places start..stop, in order.
 
-    - `values`, `indices`, `indptr`, `targets`, `row_weights`, `order`, `start`, `stop`: as in
-      `dsgd.kernels.sgd.run_rows`.
-    - `kept`, shape (n_rows,): which rows these columns train on: not 0.
     - `weights`, shape (n_features * WIDTH,): those of a feature side by side; updated in place.
     - `received`, shape (n_features * WIDTH,) or (0,): L1 penalty each weight has received; unused without L1.
     - `table`, shape (TABLE * WIDTH,): what the columns have of their own; its rows are `ALPHA` to `TARGET`. Updated
       in place.
-    - `scratch`, shape (SCRATCH,): of the dtype of the weights.
-    - `rows`, shape (ROWS,): scratch.
-    - `clock`, shape (CLOCK,): what they share; updated in place.
     - `codes`, shape (PANEL_CODES,): codes and sizes, as in `dsgd.kernels.state`, and whether there is an L1
       penalty.
     - `losses`, shape (3 * n_losses,): of every loss its code, its first column, and the one behind its last, in the

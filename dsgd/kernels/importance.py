@@ -51,10 +51,7 @@ _ZERO = np.uint64(0)
 
 
 def sum_levels(n: int) -> IntVector:
-    """Return where each level of a tree of n weights begins, the weights first, and last where the top level ends.
-
-    - returned: all multiples of `FANOUT`: what is left of a level stays zero.
-    """
+    """Return where each level of a tree of n weights begins, and the top level ends: multiples of `FANOUT`."""
     places, size = [0], max(1, n)
     while True:
         n_groups = math.ceil(size / FANOUT)
@@ -84,10 +81,7 @@ def total(tree: FloatVector, levels: IntVector) -> float:
 
 @scalar
 def update_all(tree: FloatVector, levels: IntVector, places: WordVector, n: np.uint64) -> None:
-    """Add up the sums above n places whose weights have changed; level by level, so that none waits for another.
-
-    - `tree`, shape (levels[-1],): updated in place.
-    """
+    """Add up the sums above n places whose weights have changed; level by level, so that none waits for another."""
     for level in range(levels.shape[0] - 2):
         first, above = np.uint64(levels[level]), np.uint64(levels[level + 1])
         for k in range(n):
@@ -116,14 +110,7 @@ def descend(tree: FloatVector, first: np.uint64, left: float) -> tuple[np.uint64
 def find_all(
     tree: FloatVector, levels: IntVector, which: WordVector, n: np.uint64, left: FloatVector, places: WordVector
 ) -> None:
-    """Find the places that parts of the sum of all weights, in [0, sum), fall on; never one of weight zero.
-
-    All of them go down level by level, so that the memory of one comes while the others compute.
-
-    - `tree`, shape (levels[-1],): not all weights are zero, none is negative.
-    - `which`: where in the other two the n parts are.
-    - `left`: the parts, overwritten; uniform for draws.
-    """
+    """Find the places that `left`, parts of the sum of all weights, fall on, by levels; never one of weight zero."""
     n_levels = levels.shape[0] - 1
     for d in range(n):
         places[which[d]] = _ZERO
@@ -140,10 +127,7 @@ def find_all(
 
 @leaf_kernel
 def build(tree: FloatVector, levels: IntVector) -> None:
-    """Add up all levels above the weights.
-
-    - `tree`, shape (levels[-1],): the first level is read, the others are overwritten.
-    """
+    """Add up all levels above the weights."""
     for level in range(levels.shape[0] - 2):
         first, above = np.uint64(levels[level]), np.uint64(levels[level + 1])
         n_groups = np.uint64(levels[level + 1] - levels[level]) >> _THREE
@@ -195,14 +179,8 @@ def choose_rows(
 ) -> None:
     """Choose the rows of the places start..stop of an epoch, `AHEAD` at most.
 
-    - `tree`, shape (levels[-1],): the sum tree of the norms h; read only.
-    - `levels`: see `dsgd.kernels.importance.sum_levels`.
-    - `order`, shape (2, n_blocks + 1): see `dsgd.kernels.order`.
-    - `key`: names the stream of random numbers of these rows.
     - `epoch`: the epoch; a place of it has the same random numbers whatever calls it is in.
     - `filled`: the epoch that fills the norms: in it, rows are those of the walk.
-    - `which`, shape (AHEAD,): scratch.
-    - `rows`, shape (AHEAD,): the rows, overwritten.
     - `scales`, shape (AHEAD,): ``1 / (n p)`` of each, negative where the norm is not to be set; overwritten.
     """
     n_rows = order[0, order.shape[1] - 1]
@@ -304,9 +282,7 @@ def run_drawn(
 
     - `constants`, `codes`, `order`: as in `dsgd.kernels.sgd.run_rows`. Losses are counted times ``1 / (n p)``.
     - `tree`: the sum tree of the norms h, updated in place. While an epoch fills h, only its first level.
-    - `levels`, `key`, `uniform`: as in `choose_rows`.
     - `filled`, shape (1,): the epoch that has filled h, or does so now; 0 before.
-    - `which`, `rows`, `scales`: scratch; as in `choose_rows`.
     """
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
@@ -422,12 +398,7 @@ def gradient_drawn(
     start: int,
     stop: int,
 ) -> None:
-    """Write into `out` the sum of the gradients of the rows of some places, each times ``1 / (n p)``.
-
-    - `order`: as in `dsgd.kernels.rules.gradient_rows`.
-    - `tree`, `levels`, `filled`, `which`, `rows`, `scales`, `key`, `uniform`: as in `run_drawn`.
-    - `out`, shape (n_params,): the sum, overwritten.
-    """
+    """Write into `out` the sum of the gradients of the rows of some places, each times ``1 / (n p)``."""
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features

@@ -139,10 +139,7 @@ _UNUSED_S: Final = 90 * 86400.0
 
 @cache
 def kernel_folder() -> Path | None:
-    """Return where kernels are kept: below ``NUMBA_CACHE_DIR``, else with the user's caches, else beside this file.
-
-    - returned: None where none of them can be written to; that is said once.
-    """
+    """Return where kernels are kept: ``NUMBA_CACHE_DIR``, the user's caches, or beside this file; None if nowhere."""
     given = [Path(config.CACHE_DIR) / "dsgd"] if config.CACHE_DIR else []
     for folder in (*given, Path(user_cache_dir("dsgd", False)) / "kernels", Path(__file__).parent / "__pycache__"):
         try:
@@ -452,10 +449,7 @@ scalar = inlined()
 
 
 class _FirstUse(event.Listener):
-    """Says, once in a process, that a kernel is not on disk yet; meanwhile no garbage is collected.
-
-    The compiler makes objects by the million, and to look at them again and again takes a tenth of all compiling.
-    """
+    """Says, once in a process, that a kernel is not on disk yet; meanwhile no garbage of the compiler is collected."""
 
     def __init__(self) -> None:
         self._is_said = False
@@ -490,10 +484,7 @@ class _FirstUse(event.Listener):
 
 
 class _Aside(threading.local, event.Listener):
-    """Takes the seconds in which a thread has the lock of the compiler, or waits for it, off its work clock.
-
-    A kernel that nobody could load ahead is loaded or compiled in the middle of a round, which did not take that long.
-    """
+    """Takes the seconds in which a thread compiles, or waits for the compiler, off its work clock."""
 
     depth, since = 0, 0.0
 
@@ -521,10 +512,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def leaf_kernel(function: Callable[..., Any]) -> Any:
-    """Return `function` compiled as a `kernel` that allocates nothing and counts no references to arrays.
-
-    Counting them for each of a dozen arrays, every few rows, would take longer than a step.
-    """
+    """Return `function` as a `kernel` that allocates nothing and counts no references, which would outlast a step."""
     return _cached(function, {**_OPTIONS, "_nrt": False})
 
 

@@ -29,10 +29,7 @@ LANE_BYTES: Final = 64
 
 
 class _Lanes(types.Type):
-    """Numba's type of a vector of floats.
-
-    - `n`: how many times `LANE_BYTES` it is wide.
-    """
+    """Numba's type of a vector of floats, `n` times `LANE_BYTES` wide."""
 
     def __init__(self, dtype: Any, n: int = 1) -> None:
         self.dtype, self.n = dtype, n

@@ -57,10 +57,7 @@ from dsgd.types import FloatVector
 
 @intrinsic
 def call_at(typing_context: Any, table: Any, place: Any, y: Any, p: Any) -> Any:
-    """Return f(y, p), where f is the function at a place of a table of addresses.
-
-    - `table`: address of an array of addresses of C functions, ``double f(double, double)``.
-    """
+    """Return f(y, p), f being the C function ``double f(double, double)`` at a place of a table of addresses."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         table, place, y, p = arguments
@@ -91,14 +88,9 @@ POISSON, GAMMA, TWEEDIE = range(10, 13)
 class Loss:
     """A row of the table of losses.
 
-    - `name`: name, as in scikit-learn.
-    - `code`: what kernels are given instead of the name.
     - `task`: whether targets are +1 and -1, or numbers. A regression loss can classify, on targets +1 and -1.
-    - `source`: where the loss comes from.
     - `curvature`: most by which the slope changes over a unit of the prediction; of losses with a corner, the
       largest slope.
-    - `parameter`: the parameter of an estimator that the loss reads.
-    - `bounds`: the least and the largest value of the parameter.
     - `is_coupled`: whether several classes share one loss, that of `dsgd.kernels.softmax`, and are not trained each
       against the rest. With one output such a loss is that of its code.
     """
@@ -123,10 +115,7 @@ class Loss:
         return POISSON <= self.code <= TWEEDIE
 
     def at_zero(self, targets: FloatVector, parameter: float) -> FloatVector:
-        """Return the losses of predictions of zero, without kernels; infinite for a loss that is no row of the table.
-
-        - `targets`, shape (n,): the targets.
-        """
+        """Return the losses of predictions of zero, without kernels; infinite for a loss that is not in the table."""
         size = np.abs(targets)
         if self.task == "classification":
             return np.full_like(targets, {LOG_LOSS: math.log(2.0), PERCEPTRON: 0.0}.get(self.code, 1.0))
@@ -185,11 +174,8 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
 def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float, float]:
     """Return a loss and its derivative with respect to the prediction.
 
-    - `code`: code of the loss, or the address of a table of two addresses: of functions (y, p) for the loss and its
-      slope.
-    - `epsilon`: width of the tube (epsilon-insensitive losses) or of the quadratic part (huber), quantile or power
-      (tweedie).
-    - returned: the loss, and its derivative clipped to +-`MAX_SLOPE`. At a kink the derivative scikit-learn takes.
+    `code` may be the address of a table of two functions. The derivative is clipped to +-`MAX_SLOPE`; at a kink it is
+    the one that scikit-learn takes.
     """
     if code <= SQUARED_ERROR:
         plain: tuple[float, float] = plain_loss(code, y, p)

@@ -69,12 +69,7 @@ _MOVES_PER_HASH: Final = 16
 def _sort(hashes: AnyArray, shift: np.uint64, ends: IntVector, ordered: AnyArray, order: IntVector) -> bool:
     """Sort hashes by their first bits, then by insertion; equal ones stay in their order.
 
-    - `hashes`, shape (n,): what to sort.
-    - `shift`: how many bits a bucket leaves out: 64 less the logarithm of the number of buckets.
-    - `ends`, shape (n_buckets + 1,): zeros; overwritten.
-    - `ordered`, shape (n,): the hashes, ascending, at the end.
-    - `order`, shape (n,): where each of them stood.
-    - returned: whether they are sorted; False where buckets are so uneven that insertion takes too long.
+    `shift` leaves the bits of a bucket. Returns False where buckets are so uneven that insertion takes too long.
     """
     n = hashes.shape[0]
     for i in range(n):
@@ -142,18 +137,12 @@ def draw_order(
 ) -> bool:
     """Draw an order in which the members of every class are spread evenly; return False if targets are no classes.
 
-    - `targets`, shape (n,): the target of each row.
     - `low`: the least target: that of class 0. Those of the others are the whole numbers above it.
     - `begins`, shape (n_classes + 1,): zeros; where the members of each begin, overwritten.
-    - `heads`, shape (n_classes,): overwritten.
     - `offsets`, shape (n_classes,): where the first member of each lies, in distances between its members; in [0,
       1), multiples of 2^-24.
     - `turns`, shape (n_classes,): the classes by their offsets: of members that belong to one place, those of the
       first come first.
-    - `order`, shape (n,): the rows in their order; overwritten.
-    - `ordered`, shape (n,): the targets in that order; overwritten.
-    - `scratch`, shape (n,): overwritten.
-    - `chunks`, shape (n // CHUNK + 1,): overwritten.
     - `ends`, shape (n + 1,) or (0,): zeros; overwritten. None where there is one class.
     """
     n, n_classes = order.shape[0], heads.shape[0]
@@ -243,10 +232,7 @@ def deal_rows(
     - `run`: neighbours that go to the same rank.
     - `pools`, shape (n_levels, n_ranks): scratch: the ranks by how many visits they have; the first row holds all
       of them.
-    - `sizes`, shape (n_levels,): how many ranks are in each row of `pools`; all are in the first.
     - `counts`, `heads`, shape (n_ranks,): zeros; how many rows each rank has, and where they end, overwritten.
-    - `ranks`, shape (n_runs,): the rank of each run; overwritten.
-    - `rows`, shape (n_rows,): the rows rank by rank, those of each ascending; overwritten.
     """
     n_levels, n_ranks, level = sizes.shape[0], pools.shape[1], 0
     stream = mix64(key)
@@ -350,10 +336,7 @@ def row_of_output(order: IntMatrix, place: int, tail: int, lead: int, blocks_per
 def lay_out(order: IntMatrix, n_rows: int, seed: np.uint64, epoch: int, is_drawn: bool) -> None:
     """Write into `order` a walk over rows that are cut into blocks as even as can be.
 
-    - `order`, shape (2, n_blocks + 1): see `BEGINS` and `SHIFTS`; overwritten.
-    - `seed`: of the orders of all epochs.
-    - `epoch`: the epoch, whose order is drawn (Fisher and Yates).
-    - `is_drawn`: whether it is; else the blocks stay in their order.
+    `order`, shape (2, n_blocks + 1), is described at `BEGINS` and `SHIFTS`; unless it `is_drawn` blocks stay in order.
     """
     n_blocks = order.shape[1] - 1
     blocks = order[SHIFTS]

@@ -45,12 +45,8 @@ def quantise_levels(
 ) -> None:
     """Round each entry at random to one of the multiples of its bucket's norm over `levels`.
 
-    - `vector`, shape (n,): read only.
-    - `levels`: levels above zero, 1 to 127.
-    - `bucket`: entries that share a norm.
-    - `stream`, shape (2,): key and number of the draw.
-    - `norms`, shape (ceil(n / bucket),): euclidean norms, overwritten; NaN where an entry is not finite.
-    - `codes`, shape (n,): level plus `levels`, overwritten.
+    `norms` are euclidean, one for each bucket, NaN where an entry is not finite; `codes` are level plus `levels`, of
+    which there are 1 to 127 above zero; `stream` is key and number of the draw.
     """
     key = draw(stream[0], stream[1])
     n = np.uint64(vector.shape[0])
@@ -86,14 +82,7 @@ def add_levels(
 
 @kernel
 def quantise_ternary(vector: FloatVector, scale: float, clip: float, stream: WordVector, codes: ByteVector) -> None:
-    """Round each entry at random to minus `scale`, zero or `scale`: codes 0, 1, 2.
-
-    - `vector`, shape (n,): read only.
-    - `scale`: at least every magnitude, after clipping.
-    - `clip`: magnitudes beyond it count as it.
-    - `stream`, shape (2,): key and number of the draw.
-    - `codes`, shape (n,): overwritten.
-    """
+    """Round each entry, clipped, at random to minus `scale`, zero or `scale`: codes 0, 1, 2."""
     key = draw(stream[0], stream[1])
     inverse = 1.0 / scale if scale > 0.0 else 0.0
     for i in range(np.uint64(vector.shape[0])):
@@ -144,10 +133,7 @@ def add_codes(codes: AnyArray, middle: int, step: float, out: FloatVector) -> No
 def two_means(vector: FloatVector, bucket: int, means: FloatMatrix) -> None:
     """Write the means of the entries below zero and of the others, bucket by bucket.
 
-    - `vector`, shape (n,): read only.
-    - `bucket`: entries that share two means.
-    - `means`, shape (ceil(n / bucket), 2): mean of the others, mean of those below zero; zero where there are none,
-      both NaN where an entry is, since the sign of a NaN may be either. Overwritten.
+    Zero where a bucket has none of a kind; both NaN where an entry is, since the sign of a NaN may be either.
     """
     n = np.uint64(vector.shape[0])
     width = np.uint64(bucket)
@@ -192,9 +178,7 @@ def to_bfloat(bits: AnyArray, halves: AnyArray) -> None:
 def to_half(vector: FloatVector, bits: AnyArray, halves: AnyArray) -> None:
     """Round float32, shape (n,), to the bits of IEEE 754 halves, to nearest and ties to even.
 
-    - `vector`, shape (n,): read only.
-    - `bits`, shape (n,): the same floats as words.
-    - `halves`, shape (n,): overwritten; a magnitude beyond the largest half becomes infinity, a NaN stays one.
+    `bits` are the same floats as words; a magnitude beyond the largest half becomes infinity, a NaN stays one.
     """
     for i in range(np.uint64(bits.shape[0])):
         word = bits[i] & np.uint32(0x7FFFFFFF)
@@ -220,11 +204,7 @@ def add_halves(halves: AnyArray, table: FloatVector, out: FloatVector, factor: f
 
 @kernel
 def strata(key: WordVector, n: int, places: IndexVector) -> None:
-    """Draw one place from each of k parts of 0..n, as equal as can be; they are ascending.
-
-    - `key`, shape (1,): key of the draw.
-    - `places`, shape (k,): overwritten.
-    """
+    """Draw one place from each of k parts of 0..n, as equal as can be; they are ascending."""
     k = np.uint64(places.shape[0])
     for i in range(k):
         first, last = i * np.uint64(n) // k, (i + _ONE) * np.uint64(n) // k
@@ -237,10 +217,7 @@ def select_beyond(
 ) -> tuple[int, float, float]:
     """Take the entries that are at most `low` or at least `high`, and those that are no number.
 
-    - `vector`, shape (n,): read only.
-    - `places`, shape (n,): the places taken, at its front, ascending.
-    - `signs`, shape (n,): minus one or one for each of them, at its front; one for what is no number.
-    - returned: the means of those of either sign; zero where there are none.
+    Writes their places, ascending, and signs (one for what is no number); returns the means of either sign.
     """
     count, n_low = _ZERO, _ZERO
     sum_low, sum_high = 0.0, 0.0
@@ -267,12 +244,8 @@ def select_adaptive(
 ) -> tuple[int, float]:
     """Take from each bin the entries that would reach its largest magnitude if the last vector came once more.
 
-    - `residual`, shape (n,): what is to be sent, the last vector included.
-    - `vector`, shape (n,): the last vector.
-    - `places`, shape (n,): the places taken, at its front.
-    - `signs`, shape (n,): minus one or one for each of them, at its front.
-    - returned: how many were taken: at least one in each bin that is not zero all over.
-    - returned: the mean of the largest magnitudes of these bins.
+    `residual` is to be sent, with the last `vector` in it. Returns how many were taken, one in each bin that is not
+    zero at least, and the mean of the largest magnitudes of these bins.
     """
     n = np.uint64(residual.shape[0])
     width = np.uint64(bucket)
@@ -303,10 +276,7 @@ def select_adaptive(
 
 @kernel
 def orthonormalise(basis: FloatMatrix) -> None:
-    """Make the rows of a matrix, shape (r, a), orthonormal in place; a row that depends on those above becomes zero.
-
-    Gram and Schmidt's method, each row twice, in double precision and one order: equal bits in, equal bits out.
-    """
+    """Make rows orthonormal by Gram and Schmidt, twice, in one order; a row that depends on others becomes zero."""
     r, a = np.uint64(basis.shape[0]), np.uint64(basis.shape[1])
     for i in range(r):
         before = 0.0
@@ -331,13 +301,7 @@ def orthonormalise(basis: FloatMatrix) -> None:
 
 @kernel
 def add_outer(left: FloatMatrix, right: FloatMatrix, out: FloatVector, factor: float) -> None:
-    """Add `factor` times ``left.T @ right`` to `out`, row by row, as many entries as it has.
-
-    - `left`, shape (r, a): column factors.
-    - `right`, shape (r, b): row factors.
-    - `out`, shape (n,): updated in place; each entry is summed over r in order, so equal bits in give equal bits
-      out.
-    """
+    """Add `factor` times ``left.T @ right`` to `out`, row by row, each entry summed over r in order."""
     n, b = np.uint64(out.shape[0]), np.uint64(right.shape[1])
     for row in range(np.uint64(left.shape[1])):
         first = row * b
@@ -352,13 +316,7 @@ def add_outer(left: FloatMatrix, right: FloatMatrix, out: FloatVector, factor: f
 
 @kernel
 def into_waves(vector: FloatVector, basis: FloatMatrix, last: FloatMatrix, out: FloatVector) -> None:
-    """Write the coefficients of all chunks.
-
-    - `vector`, shape (n,): the vector.
-    - `basis`, shape (chunk, chunk): the waves of a chunk, one in each column.
-    - `last`, shape (n % chunk, n % chunk): those of the last chunk, where it is shorter.
-    - `out`, shape (n,): the coefficients.
-    """
+    """Write the coefficients of all chunks; waves are columns of `basis`, and for a shorter last chunk of `last`."""
     n, chunk = np.uint64(vector.shape[0]), np.uint64(basis.shape[0])
     whole = n // chunk * chunk
     for i in range(n):
@@ -376,12 +334,7 @@ def into_waves(vector: FloatVector, basis: FloatMatrix, last: FloatMatrix, out: 
 
 @kernel
 def largest_of_chunks(coefficients: FloatVector, chunk: int, k: int, places: IndexVector) -> None:
-    """Find the k coefficients of largest magnitude of each chunk, NaN above all and the lower of two equal ones.
-
-    - `coefficients`, shape (n,): of all chunks.
-    - `k`: how many of each; all of a last chunk that is no longer.
-    - `places`: as many places as there are such coefficients, ascending.
-    """
+    """Find the places of the k largest coefficients of each chunk, NaN above all and the lower of two equal ones."""
     n, length, wanted = np.uint64(coefficients.shape[0]), np.uint64(chunk), np.uint64(k)
     found, begin = np.uint64(0), np.uint64(0)
     while begin < n:
@@ -418,13 +371,7 @@ def largest_of_chunks(coefficients: FloatVector, chunk: int, k: int, places: Ind
 def add_waves(
     out: FloatVector, places: IndexVector, values: FloatVector, factor: float, basis: FloatMatrix, last: FloatMatrix
 ) -> None:
-    """Add a factor times the waves of some coefficients.
-
-    - `out`, shape (n,): updated in place.
-    - `places`, shape (k,): coefficients, below n.
-    - `values`, shape (k,): what they are.
-    - `basis`, `last`: the waves of a chunk and of a shorter last one, one in each row.
-    """
+    """Add a factor times the waves, one in each row of `basis` and `last`, of the coefficients at some places."""
     n, chunk = np.uint64(out.shape[0]), np.uint64(basis.shape[0])
     whole = n // chunk * chunk
     for i in range(np.uint64(places.shape[0])):

@@ -269,16 +269,11 @@ def run_rounds(
       the memory of the model and one entry more, where its dual is made (`dsgd.kernels.scaled`).
     - `n_rounds`: rounds of the epoch; round k is for rows ``a + (n - a) k // n_rounds`` to ``a + (n - a) (k + 1) //
       n_rounds`` with ``a = places[BEGIN]``.
-    - `weight`: share of this rank in the mean.
     - `boxes_out`, shape (n_boxes,): addresses of the boxes of this rank: one that all peers read, or one for each
       peer.
     - `boxes_in`, shape (size,): address of the box that this rank reads of each rank; its own is ``boxes_out[0]``.
     - `bells`, shape (size,): descriptors of the sockets that wake each rank; negative for ranks that are not woken,
       such as this one.
-    - `abort`, shape (1,): not zero when the job has stopped.
-    - `places`, shape (N_PLACES,): where this rank is; updated in place.
-    - `stamps`, shape (N_STAMPS + 2,): scratch kept from call to call.
-    - `parts`, shape (2**q, len(vector)): scratch.
     - `samples`, shape (n_samples, 4): filled with the seconds of every timed round: compute, encode, wire, wait, as
       `dsgd.ledger` numbers them.
     - returned: `DONE` where all ranks left the loop after the same round, before ``places[NUMBER]``; or `LATE`,
@@ -430,14 +425,10 @@ def run_shared_rows(
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order, on a model that others step on too.
 
-    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `counters`, `constants`,
-      `codes`, `order`: as in `dsgd.kernels.sgd.run_rows`.
-    - `params`, shape (n_params,): the model, shared, updated in place.
     - `frequencies`, shape (n_features,): share of all rows that have an entry in each column.
     - `factors`, shape (n_outputs,): scratch of this thread for the loss of all classes (`dsgd.kernels.softmax`),
       whose weights of classes and losses are as in `run_softmax_rows`; None for all others.
     - `stride`: by how much each row advances the step counter: one for each thread.
-    - `start`, `stop`: places of the rows to visit.
     """
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])

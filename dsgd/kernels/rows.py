@@ -108,12 +108,7 @@ def row_dot(
 ) -> np.floating[Any]:
     """Return the inner product of a row with the weights from `base` on.
 
-    - `values`, shape (nnz,): entries of all rows.
-    - `indices`, shape (nnz,): their columns; None for dense rows.
-    - `first`, `last`: where the row starts and ends in `values`.
-    - `weights`: weights; column j of this output is ``weights[base + j]``.
-    - `base`: start of the output's weights.
-    - returned: the inner product, in the precision of `values`.
+    A row is ``values[first:last]``, dense where `indices` is None; column j of this output is ``weights[base + j]``.
     """
     total = values.dtype.type(0)
     if indices is None:
@@ -203,10 +198,7 @@ def all_finite(vector: FloatVector) -> bool:
 
 @kernel
 def squared_distances(vector: FloatVector, other: FloatVector) -> tuple[float, float]:
-    """Return the squared distances of `vector` from `other`, and from zero.
-
-    - `vector`, `other`, shape (n,): of one dtype.
-    """
+    """Return the squared distances of `vector` from `other`, and from zero."""
     apart, length = 0.0, 0.0
     for j in range(np.uint64(vector.shape[0])):
         value = np.float64(vector[j])
@@ -266,9 +258,7 @@ def _add_wide(bits: AnyArray, out: AnyArray) -> None:
 def fingerprint_dense(bits: AnyArray, out: AnyArray) -> None:
     """Add to `out` the fingerprint of every row: the wrap-around sum of a hash of (column, value) over its nonzeros.
 
-    - `bits`, shape (n_rows, n_features): the bits of the values. Zeros of both signs are left out, so a dense row
-      and its sparse form agree.
-    - `out`, shape (n_rows,): updated in place.
+    Zeros of both signs are left out, so that a dense row and its sparse form agree.
     """
     n_rows, n_features = bits.shape
     if bits.size == 0:
@@ -282,13 +272,7 @@ def fingerprint_dense(bits: AnyArray, out: AnyArray) -> None:
 
 @kernel
 def fingerprint_sparse(bits: AnyArray, indices: AnyArray, indptr: AnyArray, out: AnyArray) -> None:
-    """Add to `out` the fingerprint of every row; as `fingerprint_dense`.
-
-    - `bits`, shape (nnz,): the bits of the values.
-    - `indices`, shape (nnz,): columns.
-    - `indptr`, shape (n_rows + 1,): row starts.
-    - `out`, shape (n_rows,): updated in place.
-    """
+    """Add to `out` the fingerprint of every row; as `fingerprint_dense`."""
     no_sign = np.uint64(65 - 8 * bits.itemsize)
     for i in range(np.uint64(out.shape[0])):
         total = _ZERO
@@ -304,9 +288,6 @@ def has_canonical_rows(indices: AnyArray, indptr: AnyArray, n_columns: int) -> b
     """Return whether rows ascend, and the columns in each of them, none twice and all below `n_columns`.
 
     That takes half the time of scipy's check, which does not look at the number of columns.
-
-    - `indices`, shape (nnz,): columns.
-    - `indptr`, shape (n_rows + 1,): row starts.
     """
     nnz, n_descents = indptr[indptr.shape[0] - 1], 0
     if nnz > np.uint64(indices.shape[0]):
@@ -404,14 +385,7 @@ def place_sparse(
 
 @kernel
 def take_entries(entries: AnyArray, indptr: AnyArray, source: AnyArray, starts: AnyArray, out: AnyArray) -> None:
-    """Copy what one array of a CSR matrix holds of row ``source[v]`` to ``out[starts[v]:]``, for every v.
-
-    - `entries`, shape (nnz,): the bits of values, or columns.
-    - `indptr`, shape (n_rows + 1,): row starts of the matrix.
-    - `source`, shape (n,): rows.
-    - `starts`, shape (n + 1,): where each of them begins in `out`.
-    - `out`, shape (starts[n],): overwritten.
-    """
+    """Copy what one array of a CSR matrix holds of row ``source[v]`` to ``out[starts[v]:]``, for every v."""
     for v in range(np.uint64(source.shape[0])):
         row, target = np.uint64(source[v]), np.uint64(starts[v])
         first = np.uint64(indptr[row])
@@ -423,14 +397,7 @@ def take_entries(entries: AnyArray, indptr: AnyArray, source: AnyArray, starts: 
 def project_sparse(
     values: FloatVector, indices: AnyArray, indptr: AnyArray, matrix: FloatMatrix, out: FloatMatrix
 ) -> None:
-    """Write the product of CSR rows with a matrix; a row costs its entries times the columns of the matrix.
-
-    - `values`, shape (nnz,): entries.
-    - `indices`, shape (nnz,): their columns.
-    - `indptr`, shape (n_rows + 1,): row starts in both; the first need not be zero.
-    - `matrix`, shape (n_features, n_columns): the matrix, C-contiguous, in the dtype of the entries.
-    - `out`, shape (n_rows, n_columns): overwritten.
-    """
+    """Write the product of CSR rows with a C-contiguous matrix; a row costs its entries times the columns."""
     n_columns = np.uint64(matrix.shape[1])
     for i in range(np.uint64(out.shape[0])):
         for k in range(n_columns):

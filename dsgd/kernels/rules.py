@@ -62,12 +62,7 @@ def gradient_rows(
     start: int,
     stop: int,
 ) -> None:
-    """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out.
-
-    - `order`: as in `dsgd.kernels.sgd.run_rows`; params are read only, of the counters the sums of losses and the
-      rows seen are updated.
-    - `out`, shape (n_params,): the sum, overwritten.
-    """
+    """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out."""
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
@@ -114,13 +109,7 @@ def step_all(
     constants: FloatVector,
     codes: IntVector,
 ) -> None:
-    """Take one step along a mean gradient, penalty included, and advance t by one.
-
-    - `params`, shape (n_params,): the model, updated in place.
-    - `gradient`, shape (n_params,): mean gradient of the loss.
-    - `average`, shape (n_params,) or (0,): the averaged model, updated in place; unused unless averaging is on.
-    - `received`, `counters`, `constants`, `codes`: as in `dsgd.kernels.sgd.run_rows`.
-    """
+    """Take one step along a mean gradient, penalty included, and advance t by one."""
     n_weights = np.uint64(codes[state.N_OUTPUTS] * codes[state.N_FEATURES])
     n_params = np.uint64(params.shape[0])
     t = counters[state.T]
@@ -227,15 +216,11 @@ def step_rule(
 ) -> None:
     """Take one step of a rule with a mean gradient, penalty included, and advance t by one.
 
-    - `params`, shape (n_params,): the model, updated in place.
     - `gradient`, shape (n_params,): mean gradient of the loss; overwritten by the direction.
-    - `average`, `received`, `counters`, `constants`, `codes`: as in `dsgd.kernels.rules.step_all`.
     - `velocity`, shape (n_params,) or (0,): u of the rule, updated in place.
     - `second`, shape (n_params,) or (0,): v of the rule, updated in place.
-    - `steps`, shape (1,): steps taken, updated in place.
     - `step_constants`, shape (CONSTANTS,): `constants` for the step along the direction, which holds penalty and
       rate of the intercept already.
-    - `rule`, shape (RULE_CONSTANTS,): the rule.
     """
     n_weights = np.uint64(codes[state.N_OUTPUTS] * codes[state.N_FEATURES])
     eta = state.rate_now(counters, constants, codes, counters[state.T])
@@ -276,12 +261,7 @@ def run_batches(
     start: int,
     stop: int,
 ) -> None:
-    """Take one step on each batch of the rows start..stop, cut into as few batches of even size as the rule allows.
-
-    - `order`: as in `dsgd.kernels.sgd.run_rows`.
-    - `average`, `received`, `velocity`, `second`, `steps`, `step_constants`, `rule`: as in `step_rule`.
-    - `gradient`, shape (n_params,): scratch.
-    """
+    """Take one step on each batch of the rows start..stop, cut into as few batches of even size as the rule allows."""
     n_rows, batch = stop - start, int(rule[BATCH])
     n_batches = (n_rows + batch - 1) // batch
     for k in range(n_batches):

@@ -53,10 +53,7 @@ _any_order = part(fastmath={"reassoc", "contract"})
 class Penalty:
     """A row of the table of penalties.
 
-    - `name`: name, as in scikit-learn.
     - `l1_share`: share of L1 in the penalty; None when the objective's `l1_ratio` says it.
-    - `is_on`: whether there is a penalty at all.
-    - `source`: where the update comes from.
     """
 
     name: str | None
@@ -81,22 +78,13 @@ PENALTIES: Mapping[str | None, Penalty] = MappingProxyType(
 
 @scalar
 def soft_threshold(aim: float, width: float) -> float:
-    """Return the minimum over z of ``(z - aim)^2 / 2 + width |z|``: the proximal map of L1.
-
-    - `aim`: where the minimum would be without the penalty.
-    - `width`: the penalty over the curvature, not negative.
-    - returned: ``aim`` moved towards zero by `width`, never across it.
-    """
+    """Return the minimum over z of ``(z - aim)^2 / 2 + width |z|``: `aim` moved towards zero, never across it."""
     return max(abs(aim) - width, 0.0) * (1.0 if aim > 0.0 else -1.0)
 
 
 @scalar
 def violation(slope: float, weight: float, penalty: float) -> float:
-    """Return by how much a weight with an L1 penalty violates optimality; negative if the penalty holds it at zero.
-
-    - `slope`: the derivative of what is penalised.
-    - `penalty`: the weight of the penalty.
-    """
+    """Return by how much a weight with an L1 penalty violates optimality; negative if the penalty holds it at zero."""
     return abs(slope) - penalty if weight == 0.0 else abs(slope + (penalty if weight > 0.0 else -penalty))
 
 
@@ -104,7 +92,6 @@ def violation(slope: float, weight: float, penalty: float) -> float:
 def truncate(weight: float, owed_total: float, received: float) -> float:
     """Return a weight after the L1 penalty it still owes.
 
-    - `weight`: the weight z, in true units (scale applied).
     - `owed_total`: u, the penalty any weight could have received.
     - `received`: q, the signed penalty this weight has received.
     - returned: ``max(0, z - (u + q))`` if z > 0, ``min(0, z + (u - q))`` if z < 0, else z.
@@ -131,12 +118,7 @@ def _norms(weights: FloatVector, base: np.uint64, n: np.uint64) -> tuple[float, 
 def add_penalties(
     sums: FloatVector, params: FloatVector, n_features: int, l1_share: float, factor: float, *, by_column: bool
 ) -> None:
-    """Add to the sum of each output `factor` times ``(1 - r) ||w||^2 / 2 + r ||w||_1`` of its weights.
-
-    - `sums`, shape (n_outputs,): updated in place.
-    - `params`, shape (n_params,): a model; its intercepts count for nothing.
-    - `by_column`: whether weights are (n_features, n_outputs), and not (n_outputs, n_features).
-    """
+    """Add to the sum of each output `factor` times ``(1 - r) ||w||^2 / 2 + r ||w||_1`` of its weights."""
     n_outputs, n = np.uint64(sums.shape[0]), np.uint64(n_features)
     if by_column and n_outputs > np.uint64(1):
         for j in range(n):
@@ -214,10 +196,7 @@ def wipe(
     n_outputs: np.uint64,
     n_weights: np.uint64,
 ) -> None:
-    """Set all weights to zero, before the step on a sparse row.
-
-    After a wipe on the row before, which has the entries first..last, only that row's columns differ from zero.
-    """
+    """Set all weights to zero before a sparse row: after a wipe only columns of the last row, first..last, differ."""
     if was_wiped:
         clear(weights, auxiliary, a, indices, first, last, n_outputs)
     else:
@@ -337,10 +316,8 @@ def join_average(
 def to_dual(vector: FloatVector, received: FloatVector | None, counters: FloatVector) -> None:
     """Replace a model by its dual.
 
-    - `vector`, shape (n_params + 1,): the model, then one entry that is overwritten; afterwards z for every weight,
-      the intercepts as they were, u.
-    - `received`, shape (n_weights,): q, read only; None where there is no penalty, and nothing to do.
-    - `counters`, shape (COUNTERS,): has u at `L1_TOTAL`; read only.
+    `vector`, shape (n_params + 1,), is the model and a place for u; afterwards z for every weight, the intercepts, u.
+    `received` is q, None without a penalty.
     """
     if received is None:
         return
@@ -354,10 +331,6 @@ def to_primal(vector: FloatVector, received: FloatVector | None, counters: Float
     """Replace the dual of a model by the model; every weight has then paid all that is due.
 
     A second `to_dual` gives the same dual to the bit: w - z is exact, whichever of z and u is the larger part.
-
-    - `vector`, shape (n_params + 1,): as `to_dual` leaves it, or a mean of such; afterwards the model.
-    - `received`, shape (n_weights,): overwritten by q.
-    - `counters`, shape (COUNTERS,): gets u.
     """
     if received is None:
         return

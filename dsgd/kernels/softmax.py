@@ -33,10 +33,7 @@ _ONE = np.uint64(1)
 
 @scalar
 def loss_and_slopes(scores: FloatVector, target: np.uint64) -> float:
-    """Return the loss of a row, and replace its scores by the derivatives with respect to them.
-
-    - `scores`, shape (n_outputs,): the scores, overwritten.
-    """
+    """Return the loss of a row, and replace its scores by the derivatives with respect to them."""
     n_outputs, dtype = np.uint64(scores.shape[0]), scores.dtype.type
     winner = _ZERO
     for k in range(_ONE, n_outputs):
@@ -104,9 +101,6 @@ def run_softmax_rows(
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order.
 
-    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `params`, `auxiliary`, `received`,
-      `factors`, `constants`, `codes`, `order`: as in `dsgd.kernels.sgd.run_rows`; the loss among the codes is not
-      read.
     - `class_weights`, shape (2, n_outputs): weight of each class in its first row.
     - `counters`, shape (COUNTERS + 1,): behind the counters stands the sum of the losses, as rows have one each.
     """
@@ -183,12 +177,7 @@ def gradient_softmax_rows(
     start: int,
     stop: int,
 ) -> None:
-    """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out.
-
-    - `order`: as in `run_softmax_rows`; params are read only, of the counters the sums of losses and the rows seen
-      are updated.
-    - `out`, shape (n_params,): the sum, overwritten.
-    """
+    """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out."""
     n_outputs, n_features = np.uint64(codes[state.N_OUTPUTS]), np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for j in range(np.uint64(out.shape[0])):
@@ -233,13 +222,7 @@ def evaluate_softmax_rows(
     start: int,
     stop: int,
 ) -> None:
-    """Add to `sums` what rows start..stop contribute.
-
-    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `params`, `scores`,
-      `n_features`, `start`, `stop`: as in `dsgd.kernels.sgd.evaluate_rows`.
-    - `sums`, shape (7,): loss (times row and class weight), row weight, rows, and weight of the rows classified
-      correctly; the other places are of regression.
-    """
+    """Add to `sums` what rows start..stop contribute; as `dsgd.kernels.sgd.evaluate_rows`."""
     width = np.uint64(n_features)
     for i in range(np.uint64(start), np.uint64(stop)):
         ask_ahead(values, indices, indptr, index, i, width)

@@ -63,13 +63,7 @@ _N_FIRST: Final = 32
 
 @dataclass(frozen=True)
 class Schedule:
-    """A row of the table of schedules.
-
-    - `name`: name; scikit-learn's where it has the schedule.
-    - `code`: what kernels are given instead of the name.
-    - `needs_alpha`: whether the schedule divides by alpha.
-    - `source`: where the schedule comes from.
-    """
+    """A row of the table of schedules; kernels are given its code."""
 
     name: str
     code: int
@@ -105,7 +99,6 @@ def optimal_t0(alpha: float) -> float:
     slope of the loss at y = 1, p = -typw, or over 1 if that is more. The slope is negative for every loss, so the rate
     is typw.
 
-    - `alpha`: strength of the penalty, above zero.
     - returned: t0, such that the first rate ``1 / (alpha t0)`` is typw.
     """
     return float(alpha**-0.75)
@@ -113,11 +106,7 @@ def optimal_t0(alpha: float) -> float:
 
 @scalar
 def learning_rate(code: int, t: float, epoch: float, alpha: float, eta0: float, power_t: float, t0: float) -> float:
-    """Return the learning rate of a step.
-
-    - `epoch`: epoch, from 1; what is below counts as 1.
-    - `eta0`: first rate, already cut if the schedule is adaptive.
-    """
+    """Return the learning rate of a step; `eta0` is already cut if the schedule is adaptive."""
     if code == OPTIMAL:
         return 1.0 / (alpha * (t0 + t - 1.0))
     if code == PEGASOS:
@@ -134,9 +123,6 @@ def relative_sums(code: int, starts: FloatVector, counts: FloatVector, power_t: 
 
     Rates of the first steps are added up, those of later ones integrated from half a step before to half a step after:
     within 1e-4 of the sum, and in a time that does not depend on the number of steps.
-
-    - `starts`, shape (n,): the first steps, from 1.
-    - `counts`, shape (n,): how many steps.
     """
     if code in (CONSTANT, ADAPTIVE, PER_EPOCH):
         return np.array(counts, dtype=np.float64)
@@ -187,11 +173,7 @@ CYCLES: Mapping[str, Schedule] = MappingProxyType(
 
 @scalar
 def cycle_factor(code: int, t: float, peak: float, half: float, decay: float) -> float:
-    """Return what eta0 is multiplied by at a step.
-
-    - `decay`: of `exp_range` what the height is multiplied by in every step; of `one_cycle` the steps after the
-      cycle.
-    """
+    """Return what eta0 is multiplied by at a step."""
     steps = t - 1.0
     x = steps / half
     if code == ONE_CYCLE and x >= 2.0:
@@ -231,10 +213,7 @@ CODES = 5
 
 
 def is_plain(constants: FloatVector, codes: IntVector) -> bool:
-    """Return whether steps need only what the commonest do: most of what kernels could do need not be compiled then.
-
-    That is: one output, no average, no L1, no cycle of rates, and a loss without a parameter.
-    """
+    """Return whether steps need only what the commonest do: most of what kernels could do need not be compiled then."""
     is_common = codes[LOSS] <= SQUARED_ERROR and codes[SCHEDULE] < FIRST_CYCLE
     return bool(is_common and codes[N_OUTPUTS] == 1 and codes[AVERAGE] == 0 and constants[L1_RATE] == 0.0)
 

@@ -125,10 +125,7 @@ def _predict_four(
 
 
 def _eight_rows(load: Callable[..., Any], zeros: Callable[..., Any]) -> tuple[Any, Any]:
-    """Return how a block of eight rows is visited where registers are many, one value, or pair, of columns at a time.
-
-    The first function writes predictions as `predict_dense` does, the other adds to the weights as `add_dense` does.
-    """
+    """Return how a block of eight rows is visited, one value, or pair, of columns at a time: predict, and add."""
 
     @_in_order
     def predict(

@@ -159,13 +159,10 @@ def run_reduced(
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order, for all outputs.
 
-    - `order`: as in `dsgd.kernels.sgd.run_rows`.
     - `slopes`, shape (n_rows * n_outputs,): y of each row, updated in place by SAGA.
     - `mean`, shape (n_params,): m, updated in place by SAGA; laid out as the parameters.
     - `reached`, shape (n_features,) or (0,): up to which sum of steps the weights of each column have the mean;
       zeros between calls. Of sparse rows.
-    - `rows`, shape (AHEAD,): scratch.
-    - `key`: names the stream of the draws of SAGA.
     - `refresh`: one over the number of rows that m is the mean of, for SAGA; 0 for SVRG.
     """
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
@@ -248,12 +245,7 @@ def gradient_reduced(
     start: int,
     stop: int,
 ) -> None:
-    """Write into `out` the sum of ``(s_i - y_i) x_i`` over some rows.
-
-    - `order`: as in `dsgd.kernels.rules.gradient_rows`.
-    - `slopes`, `rows`, `key`, `refresh`: as in `run_reduced`.
-    - `out`, shape (n_params,): the sum, overwritten.
-    """
+    """Write into `out` the sum of ``(s_i - y_i) x_i`` over some rows."""
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
@@ -312,13 +304,7 @@ def remember_slopes(
     start: int,
     stop: int,
 ) -> None:
-    """Remember the slopes of rows start..stop at a model, and add their gradients to `sums`.
-
-    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `params`, `constants`,
-      `codes`, `slopes`: as in `run_reduced`.
-    - `sums`, shape (n_params,): updated in place.
-    - `start`, `stop`: rows, in the order in which they are stored.
-    """
+    """Remember the slopes of rows start..stop at a model, and add their gradients to `sums`."""
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features

@@ -43,10 +43,7 @@ _RIDGE = 1e-12
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of X: the entries of the rows that are here.
-
-    - `centres`, shape (n_features,): what was taken off the columns of a dense table; zeros if nothing was.
-    """
+    """The columns of X: the entries of the rows that are here; `centres` were taken off those of a dense table."""
 
     table: Any
     centres: FloatVector
@@ -144,10 +141,7 @@ class Columns:
 
 
 def make_columns(X: Any, costs: FloatVector, has_intercept: bool, team: Team) -> Columns:
-    """Return the columns of rows.
-
-    - `costs`, shape (n_rows,): weights of the means, over all ranks, that dense columns are centred by.
-    """
+    """Return the columns of rows; dense ones are centred by their means, weighted by `costs`, over all ranks."""
     if sp.issparse(X):
         table: Any = X.tocsc().astype(np.float64, copy=False)
         if not table.has_canonical_format:
@@ -275,10 +269,7 @@ def multiply_pairs(
     factors: FloatVector,
     out: FloatMatrix,
 ) -> None:
-    """Write the sums of ``d_i x_ij x_ik`` of sparse columns for all j from `n_known` and k up to j.
-
-    A row of `out` stays in the cache: it adds up the rows of X, of the columns so far, where its column has entries.
-    """
+    """Write the sums of ``d_i x_ij x_ik`` of sparse columns for all j from `n_known` and k up to j."""
     ends = np.zeros(factors.shape[0] + 1, np.int64)
     for k in range(chosen.shape[0]):
         for j in range(bounds[chosen[k]], bounds[chosen[k] + 1]):
@@ -305,10 +296,7 @@ def multiply_pairs(
 
 @kernel
 def complete(gram: FloatMatrix, n_known: int, means: FloatVector, mass: float, constant: float) -> None:
-    """Take the means off the lower triangle of all rows from `n_known`, and write the upper one.
-
-    The upper one is written in blocks, whose lines stay in the cache.
-    """
+    """Take the means off the lower triangle of all rows from `n_known`, and write the upper one, in blocks."""
     size = means.shape[0]
     for j in range(n_known, size):
         scaled, row = mass * means[j], gram[j]
@@ -326,11 +314,7 @@ def complete(gram: FloatMatrix, n_known: int, means: FloatVector, mass: float, c
 def _extrapolate(
     before: FloatMatrix, slopes_before: FloatMatrix, weights: FloatVector, slopes: FloatVector, l1: float
 ) -> None:
-    """Go to the combination of the last iterates whose changes nearly cancel out, if the objective falls.
-
-    The gradient of a quadratic is that combination of the gradients, and its value follows from both: there is no
-    product with the matrix.
-    """
+    """Go to the combination of the last iterates whose changes nearly cancel out, if the objective falls."""
     depth, size = before.shape
     changes = np.empty((depth, size))
     for a in range(depth):
@@ -448,11 +432,7 @@ def descend_columns(
 
 
 class Gram:
-    """The sums of ``d_i x_ij x_ik`` of some columns about their means, plus a constant where j is k.
-
-    - `space`, shape (n, n): holds the matrix in its first ``n_chosen`` rows and columns; a kernel is faster with it
-      than with that part.
-    """
+    """The sums of ``d_i x_ij x_ik`` of some columns about their means, plus a constant where j is k, in a `space`."""
 
     chosen: IntVector
     space: FloatMatrix

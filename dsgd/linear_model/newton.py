@@ -1,12 +1,9 @@
 r"""Newton's method for models with a squared penalty or, on working sets, an L1 penalty; the systems that it solves.
 
-**Systems.** Rounding errors are shares of the largest entries. Where columns depend on each other and are large, such
-as those of times in nanoseconds, the errors are larger than what the penalty adds to the diagonal, and there is no
-Cholesky factor.
-
-The matrix is scaled to a diagonal of ones, and as much is added to that as rounding may have taken, or ten
-times, or a hundred. The direction is then shorter where the data say nothing; what is certified of the point that it
-leads to stays true.
+**Systems.** Where columns depend on each other and are large, rounding is more than what the penalty adds to the
+diagonal, and there is no Cholesky factor. So the matrix is scaled to a diagonal of ones, to which as much is added as
+rounding may have taken, or ten or a hundred times that. The direction is then shorter where the data say nothing, and
+certificates stay true.
 
 Source: Higham 2002 (Accuracy and Stability of Numerical Algorithms), theorem 10.7: it has a factor if the least
 eigenvalue of the scaled matrix is above a multiple of its size times the unit roundoff.
@@ -39,10 +36,8 @@ constant row as gives it the sums of Y.
 
 Cost: two passes over X for K columns a step of conjugate gradients.
 
-Rows may be divided among ranks, which then take the same steps. With p columns they add up K (p + 1) numbers of eight
-bytes for the gradient of a step, K p for its certificate, K (2 p + 2) in 2 K + 1 messages for the preconditioner, and
-K (p + 1) + 1 for every step of conjugate gradients, before which rank 0 sends two; at the end it sends the change, of
-K (p + 1). The other messages of a step, four or more, have 2 K numbers at most.
+Rows may be divided among ranks, which then take the same steps; docs/linear-models.rst says what they add up. Before
+each step of conjugate gradients rank 0 sends two numbers, and at the end the change.
 
 Source: Boehning 1992 (the Hessian); Fenchel's duality.
 
@@ -64,13 +59,9 @@ Problem: that of `dsgd.linear_model.problem` with :math:`l_1 > 0`. A round
 Cost: a round reads all columns once and those of the working set about three times; the matrix of k columns takes
 ``n k**2`` operations, once.
 
-Rows may be divided among ranks, which then take the same steps. With p columns and k in the working set, a round adds
-up p numbers of eight bytes for the gradient, ``k (k + 1) / 2 + k + 1`` in two messages for the matrix, and three at
-most in each of the others: two for the certificate, one for each step tried, and for the best intercept one (squared
-loss) or one for each of its Newton steps, mostly two to four. Rank 0 solves the model of 4. and sends k numbers, and
-those of the working set. For the squared loss only the products with columns that are new to the matrix are added up:
-up to 100 columns take one matrix in all. Norms are added up once, 2 p + 1 numbers. Since passes over columns would add
-up a number for each, working sets on ranks are at most 3,000 columns: beyond, those that violate optimality most.
+Rows may be divided among ranks, which then take the same steps; docs/linear-models.rst says what they add up. Rank 0
+solves the model of 4. Since passes over columns would add up a number for each, working sets on ranks are at most 3,000
+columns: beyond, those that violate optimality most.
 
 Source: Massias, Gramfort and Salmon, ICML 2018 (working sets); Bertrand and Massias, AISTATS 2021 (extrapolation);
 Yuan, Ho and Lin, JMLR 2012 (proximal Newton); Lee, Battle, Raina and Ng, NeurIPS 2006 (steps to the minimum for given
@@ -440,11 +431,7 @@ def solve_l1(
 def _working_set(
     problem: Problem, weights: FloatVector, found: Certificate, norms: FloatVector, is_open: AnyArray, least: int
 ) -> IntVector:
-    """Return the columns of the working set, ascending.
-
-    Those of weights that are not zero, and the columns that violate optimality most, at most doubling the set; but
-    at least `least`, so that columns that are near to a violation come with the last ones.
-    """
+    """Return the weights that are not zero, and the worst violators: at most twice as many, at least `least`."""
     candidates, most = np.flatnonzero(is_open), _most_columns(problem)
     if candidates.shape[0] <= min(_FEW_COLUMNS, most):
         return candidates

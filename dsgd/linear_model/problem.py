@@ -351,10 +351,7 @@ class Solution:
 
 
 def certify(problem: Problem, weights: FloatVector, scores: FloatVector) -> Certificate:
-    """Return the certificate of weights, over all rows and columns, and report it.
-
-    Ranks add up the products, one number for each column, and two or four other numbers.
-    """
+    """Return the certificate of weights, over all rows and columns, and report it."""
     loss, l1, l2, team = problem.loss, problem.l1, problem.l2, problem.columns.team
     duals = loss.duals(loss.mean(scores))
     if problem.columns.has_intercept:

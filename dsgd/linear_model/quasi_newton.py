@@ -439,10 +439,7 @@ def has_many_rows(X: Any) -> bool:
 def solve_smooth(
     problem: SmoothProblem, weights: FloatVector, intercept: float, tol: float, max_iter: int, team: Team
 ) -> Solution:
-    """Minimise P.
-
-    - `weights`, shape (n_features,): where to begin; where they are zero, the minimum of a sample is the beginning.
-    """
+    """Minimise P from `weights`; where they are zero, from the minimum of a sample."""
     point, memory = _begin(problem, np.append(weights, intercept), team)
     best, n_iter, since = Solution(point.weights, 0.0, np.inf, 0), 0, 0
     while True:

@@ -259,10 +259,7 @@ def as_weights(sample_weight: ArrayLike, n_rows: int) -> FloatVector:
 
 
 def _writable(array: AnyArray) -> AnyArray:
-    """Return an array as kernels take it: a copy if it has strides, a view as of writable memory if it is read-only.
-
-    Numba would compile every kernel once more for read-only arguments. None writes to rows.
-    """
+    """Return an array without strides, as of writable memory: for others Numba would compile kernels once more."""
     array = np.ascontiguousarray(array)
     return array if array.flags.writeable else np.asarray(_Opened(array))
 

@@ -71,10 +71,7 @@ class ShardBuilder:
             self._lengths += [piece.lengths() for piece in cut(X, self.dtype, sparse=True)]
 
     def place(self, X: Any) -> None:
-        """Copy the rows of the next block to their places, if they cannot be read where they are.
-
-        Blocks come as they did before.
-        """
+        """Copy the rows of the next block, in the order of before, unless they can be read where they are."""
         with stage("pack"):
             for piece in cut(_matrix(X), self.dtype, sparse=self.sparse):
                 if self._shard is None:
@@ -226,10 +223,7 @@ def concat_blocks(
     folder: str | None = None,
     window_bytes: int = WINDOW_BYTES,
 ) -> Shard:
-    """Make one shard of blocks of rows; those of several blocks are copied once.
-
-    - returned: the rows of all blocks, walked in the same order however they are cut into blocks.
-    """
+    """Make one shard of blocks of rows, walked in the same order however they are cut; several are copied once."""
     if n_features is None or dtype is None or sparse is None:
         forms = [_form(X) for X, _, _ in blocks]
         n_features = _common_width([shape for shape, _, _ in forms], n_features)

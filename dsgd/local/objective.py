@@ -162,10 +162,7 @@ def _check_function(where: str, function: Any) -> None:
 
 @cache
 def _jitted(function: Any) -> Any:
-    """Return a function as numba's, which pickles by its content and is made once in a process that gets many copies.
-
-    Errors of arithmetic are numbers here, as in all kernels, unless the user has compiled the function otherwise.
-    """
+    """Return a function as Numba's, which pickles by its content; errors of arithmetic are numbers, as in kernels."""
     return function if is_jitted(function) else njit(error_model="numpy", nogil=True)(function)
 
 

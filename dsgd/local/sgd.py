@@ -95,10 +95,7 @@ class SGDState(AbstractState):
         return {} if self.rule is None else self.rule.memory()
 
     def vectors(self) -> dict[str, AnyArray]:
-        """Return the average of the iterates, the L1 penalty that weights have received, the sums of last models.
-
-        And what belongs to the rows, where something is remembered of each.
-        """
+        """Return the average of the iterates, the L1 penalty received, sums of last models, and what rows remember."""
         kept = self.sampling or self.reduction
         of_rows = {} if kept is None else kept.vectors()
         return {"averaged": self.auxiliary, "received": self.received, "suffix": self.suffix, **of_rows}

@@ -8,39 +8,30 @@ A mapping counts as memory of the process only while its pages are in the page t
 that. `release` takes pages out of the table; the system keeps their contents and writes them to disk when it needs the
 memory. A pass that releases the rows behind it needs a bounded amount of memory for a file of any size.
 
-**The order in which a rank walks its rows**: drawn once, in pieces of memory, and then shuffled in each epoch. Where
-rows stay in the memory of the caller, to visit one after another from anywhere costs three times as much as to read
-them from one end to the other: pages, not lines, are what is waited for. A copy in the order of training costs more
-than several epochs, because memory that is touched for the first time is slow. So rows stay where they are, and their
-order has two levels: chunks of 32 neighbours follow each other in a random order, and of every 32 such chunks, which
-together lie in a cache, the rows are shuffled among themselves. Up to 1,024 rows that is an order like any other;
-beyond, it costs half as much again as the order of the listing, and 15 ns a row to be drawn.
+**The order in which a rank walks its rows**: drawn once, and shuffled in blocks in each epoch. Where rows stay in the
+memory of the caller, to visit one after another from anywhere costs three times as much as to read them in order
+(pages, not lines, are what is waited for), and a copy more than several epochs. So the order has two levels: chunks of
+32 neighbours in a random order, and of every 32 such chunks, which lie in a cache together, the rows are shuffled. It
+costs half as much again as the order of the listing, and 15 ns a row to be drawn.
 
 The order depends on (seed, number of the row in the listing of a rank, class) and on nothing else: not on whether rows
 are dense or sparse, in memory or in a file, in one block or in many.
 
 Classes are spread evenly: each has an order of its own, in which its members come at equal distances. So any first m
-rows have m p of a class whose share is p, to less than 1 + K (p + 1) with K classes, and a block has as many as others.
-Several consecutive rows of one class would move the intercept and everything that the class has in common. Without such
-runs the model after the last step is less noisy. Targets that are not whole numbers in a small range are treated as
-values, not as classes.
+rows have m p of a class whose share is p, to less than 1 + K (p + 1) with K classes: without runs of one class the
+model after the last step is less noisy. Targets that are not whole numbers in a small range count as values.
 
-The mean of the models of all steps has no such noise to lose, and evenly spread classes bias it: a row of a class comes
-when the steps on that class are longest ago, so every class is stepped on from models that fit it less than their mean
-does, by half a step on it. Least squares show it, of which the mean of constant steps is the solution if rows are
-independent (Bach and Moulines 2013): with nine tenths in one of two classes the mean ends 7.3e-5 above the least
-objective, and 9.4e-7 with an order without classes. So rows that are trained on with ``average`` stay in the latter.
+The mean of the models of all steps has no such noise to lose, and is biased by classes that come when they fit it least
+(Bach and Moulines 2013 on constant steps; docs/estimators.rst has numbers). So rows that are trained on with
+``average`` stay in an order without classes.
 
-An epoch walks blocks of neighbours, 256 at most, in an order of its own that (seed, epoch) draw, and a block from one
-end to the other. A model that has seen the same rows in the same order again and again fits the order too: with one
-order for all epochs scikit-learn's defaults reach 89.7 % on usps in place of 90.5 %, and stop earlier. Blocks are as
-good as single rows there, since the rows of a block were drawn at random, and cost nothing.
+An epoch walks blocks of 256 neighbours at most, in an order that (seed, epoch) draw. A model that has seen its rows in
+one order again and again fits the order too: scikit-learn's defaults then reach 89.7 % on usps in place of 90.5 %.
+Blocks are as good as single rows there, and cost nothing.
 
-Sample weights are copies. scikit-learn demands that a weight of 2 equals the row twice and a weight of 0 the row left
-out, exactly; so a row of weight w is visited as often as the nearest whole number from 1 to 16 says, with equal parts
-of w. The listing has the first visit to each row, then all second ones, and so on: they are as far apart as any rows.
-Every visit takes a step on the penalty, too, so estimators scale weights to a mean of one over all visits: the share of
-the penalty is then the same for weights of 1.4999 and of 1.5.
+Sample weights are copies, as scikit-learn demands: a row of weight w is visited as often as the nearest whole number
+from 1 to 16 says, with equal parts of w. The listing has the first visit to each row, then all second ones, and so on.
+Every visit takes a step on the penalty, too, so estimators scale weights to a mean of one over all visits.
 
 Cost: 12 bytes a visit while the order is made, 4 after. The order of an epoch is 4 kB and takes 3 us.
 
@@ -199,11 +190,7 @@ def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = Tru
 
 
 def epoch_order(n_rows: int, seed: int | None, epoch: int) -> IntMatrix:
-    """Return the order in which an epoch walks its rows, as kernels read it.
-
-    - returned: the place at which each block begins, ascending, and where the last one ends; and the number that
-      leads from a place in a block to its row.
-    """
+    """Return where each block of an epoch begins, and the number that leads from a place in it to its row."""
     n_blocks = n_rows if n_rows <= EPOCH_BLOCKS else min(max(n_rows // LEAST_ROWS, LEAST_BLOCKS), EPOCH_BLOCKS)
     order: IntMatrix = np.empty((2, max(1, n_blocks) + 1), np.int64)
     arrange(order, n_rows, seed, epoch)

@@ -44,10 +44,7 @@ def make_results(
     scores: Mapping[str, Mapping[str, FloatMatrix]],
     rungs: AnyArray,
 ) -> dict[str, Any]:
-    """Return what `cv_results_` of a search of scikit-learn holds.
-
-    - `rungs`, shape (n_candidates,): the last rung of each; candidates of a later one rank before all others.
-    """
+    """Return what `cv_results_` of a search of scikit-learn holds; candidates of a later rung rank first."""
     results: dict[str, Any] = {}
     for name, values in times.items():
         results[f"mean_{name}"], results[f"std_{name}"] = values.mean(axis=1), values.std(axis=1)

@@ -5,10 +5,8 @@ messages, each of one short model.
 
 Method: every rank has the columns of all models, which skip the rows that their splits hold out, and all of them are
 averaged in one message where a round of local SGD ends (`dsgd.sync.LocalSGD`). A column is then what ``fit`` on the
-training rows of its split makes on as many ranks: rounds end after the same steps, with the same weights of ranks, and
-the stopping rule reads the objectives of all ranks. Candidates may have periods of their own, and splits may leave
-ranks different numbers of rows: rounds then end at other times. There is one message at each end of a round of the
-columns with the most rounds, for them and for all others of whom a round has ended since. Scores are sums over ranks.
+training rows of its split makes on as many ranks. Where periods or numbers of rows differ, rounds end at other times:
+there is one message at each end of a round of the columns with the most rounds, for all whose rounds have ended since.
 
 Cost per synchronisation: one all-reduce of the columns whose rounds end. In all that is as many bytes as the models of
 single fits and, in an epoch, as many messages as the candidate with the shortest period has alone. An epoch ends with

@@ -84,10 +84,7 @@ class Model:
 
 
 def weigh(models: Sequence[Model], n_visits: FloatVector, totals: FloatVector) -> None:
-    """Scale the losses of models so that the weights of the visits of their split add up to their number, as in a fit.
-
-    - `n_visits`, `totals`, shape (n_splits,): visits of each split, and the sum of their weights, over all ranks.
-    """
+    """Scale losses so that the weights of the visits of a split, over all ranks, add up to their number."""
     factors = (n_visits / totals).astype(np.float32).tolist()
     for model in models:
         objective, factor = model.optimizer.objective, factors[model.split]

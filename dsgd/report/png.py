@@ -72,10 +72,7 @@ def canvas(figure: figures.Figure, *, dark: bool = False) -> Canvas:
 
 
 def vectors(canvas: Canvas, figure: figures.Figure) -> str:
-    """Return the canvas of a figure on a light ground as SVG for a page.
-
-    Its colours follow the ground of the page, and points and bars say what they are where a pointer rests on them.
-    """
+    """Return the canvas of a figure as SVG for a page, whose ground its colours follow; points say what they are."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": figure.name}):
         FigureCanvasSVG(canvas).print_svg(buffer)

@@ -179,10 +179,7 @@ def peak_rss_bytes() -> int:
 
 
 def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortFlag, *, apart: bool = False) -> None:
-    """Call `work` for every rank, the first in this thread and the others in theirs; return when all have ended.
-
-    What the first spends on stages (`dsgd.stages`) is what this thread does.
-    """
+    """Call `work` for every rank, the first in this thread and the others in theirs; return when all have ended."""
     here = 0 if apart else 1
     threads = [
         threading.Thread(target=carried(work, leads=k == 0), args=(r,), name=f"dsgd-rank-{r}", daemon=True)

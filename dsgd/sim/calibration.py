@@ -52,10 +52,7 @@ def are_fused(rank: Rank, strategy: AbstractStrategy[Any], n_params: int) -> boo
 
 
 class SyntheticRounds:
-    """Training on made rows, which can be timed again and again.
-
-    Every row has a loss, so that every step changes the model; steps are too small to matter.
-    """
+    """Training on made rows, which can be timed again and again; steps change the model too little to matter."""
 
     def __init__(self, rank: Rank, strategy: AbstractStrategy[Any], kind: RoundKind, n_epochs: int = 3) -> None:
         self._rank = replace(rank, keeper=None)

@@ -235,10 +235,7 @@ LOOK_S: Final = 1e-6
 
 @final
 class SimMailbox(AbstractMailbox):
-    """The mailbox of a simulated rank; made by `connect`.
-
-    - `boxes`, shape (size, size): ``boxes[r][s]`` holds what rank s has posted to rank r; shared by all.
-    """
+    """The mailbox of a simulated rank, made by `connect`; ``boxes[r][s]`` holds what rank s has posted to rank r."""
 
     def __init__(
         self,

@@ -9,14 +9,12 @@ seconds, and synchronises a vector of n bytes::
     epoch  = R (c + round(n) + wait(c)) + end
     P != Q : round(n) + allreduce(n, P) - allreduce(n, Q)     and     wait(c) m(P) / m(Q)
 
-``round(n)`` is the time of a round without work on Q ranks that are all awake: wire, kernel call and the Python of the
-loop, for this strategy with this compressor, measured at some lengths and interpolated linearly. ``wait(c)`` is the
-additional time of a round with c seconds of work: ranks that work longer finish further apart, and a rank that has
-waited long sleeps and must be woken. It is measured at some c, so no formula is needed. For another number of ranks,
-wire is scaled by the closed form of the all-reduce with the measured alpha, beta and gamma (`dsgd.collectives.cost`),
-and waiting by m(P), the mean of the largest of P standard normal numbers: the wait for the slowest of P ranks whose
-rounds vary independently. Fragments of a model that are exchanged beside the next round cost what is left of
-``round(n / F)`` after its work.
+``round(n)`` is the time of a round without work on Q ranks that are all awake, for this strategy with this compressor,
+measured at some lengths and interpolated. ``wait(c)`` is the additional time of a round with c seconds of work,
+measured at some c: ranks that work longer finish further apart, and one that has waited long sleeps. For other numbers
+of ranks, wire is scaled by the closed form of the all-reduce with the measured alpha, beta and gamma
+(`dsgd.collectives.cost`), and waiting by m(P), the mean of the largest of P standard normal numbers. Fragments that are
+exchanged beside the next round cost what is left of ``round(n / F)`` after its work.
 
 Cost: some arithmetic.
 
@@ -333,12 +331,7 @@ def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
 
 
 def spread(ranks: int) -> float:
-    """Return the mean of the largest of so many independent standard normal numbers; 0 of one.
-
-    By Blom's approximation of the normal quantile at ``(P - 3/8) / (P + 1/4)``, within 5 % from two ranks on.
-
-    Source: Blom 1958.
-    """
+    """Return the mean of the largest of so many standard normal numbers, by Blom's quantiles (1958), within 5 %."""
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 

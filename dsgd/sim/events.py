@@ -242,10 +242,7 @@ class Player:
         self.next = min(self.next, (clock.now, rank))
 
     def play(self, until: tuple[float, int]) -> Iterator[tuple[int, float, VirtualClock]]:
-        """Play moves until the turn of a rank that is in no collective, or becomes so.
-
-        - yielded: each rank whose moves are over, when its turn comes, and its clock.
-        """
+        """Play moves until the turn of a rank in no collective; yield each rank whose moves are over, and its clock."""
         arrivals, self._arrivals = self._arrivals, []
         for rank in self._table.play(self._schedules.moves, arrivals, until):
             self._schedules.leave(self._kinds[rank])

@@ -80,11 +80,7 @@ class Plays(NamedTuple):
 
 @scalar
 def _take_in(ports: PortState, counts: IntVector, port: int, begin: float, busy_s: float, now: float) -> Any:
-    """Take a port for a while, from `begin` or the first time later at which it is free; return the end.
-
-    Spans before `now` are dropped, since no rank sends earlier. Messages may use the port in another order than they
-    were sent, because some have a longer latency.
-    """
+    """Take a port for a while, from `begin` or the first time later at which it is free; return the end."""
     spans, after = ports.spans, ports.after
     place = ports.first[port]
     while place >= 0 and spans[place, 1] <= now:
@@ -144,10 +140,7 @@ def _transfer(ports: PortState, counts: IntVector, source: int, to: int, n_bytes
 
 @kernel
 def reserve(ports: PortState, counts: IntVector, source: int, to: int, n_bytes: int, at: float) -> Any:
-    """Reserve the ports for one message; there must be a free span.
-
-    - returned: when the sender goes on, and when it arrives.
-    """
+    """Reserve the ports for a message, given a free span; return when the sender goes on, and when it arrives."""
     return _transfer(ports, counts, source, to, n_bytes, at)
 
 
@@ -211,10 +204,7 @@ def _begin_again(plays: Plays, rank: int) -> None:
 
 @scalar
 def _go_on(plays: Plays, rank: int, end: float, ideal: float, resumes: float, added_s: float) -> Any:
-    """End the present move of a rank; return whether it was the last of its schedule.
-
-    - `ideal`: when its message would have come if none took any time; what it waits until then is the peer's.
-    """
+    """End the present move of a rank, which could have ended at `ideal`; return whether it was its last."""
     seconds, places = plays.seconds, plays.places
     begin = seconds[rank, NOW]
     end = max(begin, end)
@@ -293,11 +283,7 @@ def play(
     until_rank: int,
     to_the_end: bool,
 ) -> int:
-    """Play the moves of ranks until it is the turn of a rank that is in no schedule.
-
-    - `arrivals`, shape (n, N_ARRIVAL): ranks that have begun a schedule since the last call; columns are named
-      above.
-    """
+    """Play the moves of ranks, first of those that arrive, until it is the turn of a rank that is in no schedule."""
     counts, seconds, places = plays.counts, plays.seconds, plays.places
     for k in range(arrivals.shape[0]):
         rank = int(arrivals[k, 0])

@@ -378,10 +378,7 @@ def known_costs(
 
 
 def signature_of(client: Any = None, ranks: int | None = None, transport: TransportName = "auto") -> dict[str, Any]:
-    """Return what tells one gang from another.
-
-    - returned: of plain values: ``hosts`` (threads of each worker by host), ``ranks``, ``transport``, ``versions``.
-    """
+    """Return what tells one gang from another: hosts, ranks, transport and versions, as plain values."""
     here, cores = platform.node(), os.cpu_count() or 1
     hosts: dict[str, list[int]] = {}
     if client is None:

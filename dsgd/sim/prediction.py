@@ -152,10 +152,7 @@ def predict(
 
 
 def play(course: Course, exchanges: Exchanges, factors: FloatMatrix, rounds: int, epochs: int) -> Prediction:
-    """Return what rounds take whose work is that of the course times these factors.
-
-    - `factors`, shape (size, n_drawn): of the first ranks and of some rounds, which stand for all.
-    """
+    """Return what rounds take whose work is that of the course times `factors`, which stand for all."""
     work_s, share = factors * course.work_s, rounds / factors.shape[1]
     compute_s = share * float(work_s.sum(axis=1).max())
     # A rank alone exchanges nothing.

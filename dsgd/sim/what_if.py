@@ -418,11 +418,7 @@ class RunRecord:
         return [self._fitted(was, by_latency=by_latency) for by_latency in (True, False)]
 
     def _fitted(self, was: _Plan, *, by_latency: bool) -> _Machine:
-        """Return a machine whose rounds last as long as those that were recorded.
-
-        What rounds took beyond their work is latency; or an exchange is what it takes ranks that come at once, and
-        ranks wait the longer the longer they have worked.
-        """
+        """Return a machine, by latency or by waiting that grows with the work, whose rounds last as long."""
         size, work_s = len(self.rows), float(self.work_s.mean())
         factors = self._work(None)
         assert factors is not None  # it is a real run

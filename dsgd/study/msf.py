@@ -7,49 +7,25 @@ a synchronisation costs almost nothing and there is little to save. The publishe
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from dsgd.estimators import SGDClassifier
 from dsgd.ledger import PHASES
-from dsgd.report import (
-    Axis,
-    Bars,
-    Claim,
-    Figure,
-    Level,
-    Line,
-    Mark,
-    Panel,
-    Table,
-    Words,
-    figure_text,
-    period_axis,
-    seconds_text,
-    span_of,
-)
-from dsgd.report.figures import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, Dash, ramp
-from dsgd.report.figures import PHASES as SHOWN_PHASES
+from dsgd.report import Claim, Table, figure_text, span_of
 from dsgd.runtime.deployment import Gang
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame import options
 from dsgd.study.frame.data import DataSource, classifier, objective, place, score, spent
-from dsgd.study.frame.report import data_table, joined, line_of, lines_of, tally, tally_sentence, time_text
-from dsgd.study.frame.rows import Cell, Row, Run, Stat, any_busy, cells_of, one_of
+from dsgd.study.frame.report import data_table, joined, tally, tally_sentence, time_text
+from dsgd.study.frame.rows import Cell, Row, Run, any_busy, one_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
+from dsgd.study.msf_figures import COMMUNICATION_S, RARE, PeriodRows, figures_of, is_trivial, sets_of
 from dsgd.study.published import FIGURES, SOURCES, STATEMENTS, Interval, Margin, Statement, as_times
 from dsgd.sync import EpochAveraging, LocalSGD
 
 __all__ = ["STUDY"]
-
-# The fall of communication in the abstract, and the period at which it was read off.
-_REDUCTION, _RARE = 0.98, 512
-_COMMUNICATION_S: Final[dict[str, dict[int, dict[int, float]]]] = {
-    name: {int(ranks): dict(zip(FIGURES["msf"]["periods"], seconds, strict=False)) for ranks, seconds in by.items()}
-    for name, by in FIGURES["msf"]["communication_s"].items()
-}
 
 
 def published(dataset: str) -> tuple[dict[int, float], dict[int, float]] | None:
@@ -57,14 +33,14 @@ def published(dataset: str) -> tuple[dict[int, float], dict[int, float]] | None:
 
     They are those of the set that a dataset is, or is shaped like; None if it is none of them.
     """
-    name = next((name for name in _COMMUNICATION_S if dataset.startswith(name)), None)
+    name = next((name for name in COMMUNICATION_S if dataset.startswith(name)), None)
     if name is None:
         return None
     falls, gains = {}, {}
-    for ranks, seconds in _COMMUNICATION_S[name].items():
+    for ranks, seconds in COMMUNICATION_S[name].items():
         frequent, rare = FIGURES["msf"]["compute_s"][name][str(ranks)]
-        falls[ranks] = 1.0 - seconds[_RARE] / seconds[1]
-        gains[ranks] = float((frequent + seconds[1]) / (rare + seconds[_RARE]))
+        falls[ranks] = 1.0 - seconds[RARE] / seconds[1]
+        gains[ranks] = float((frequent + seconds[1]) / (rare + seconds[RARE]))
     return falls, gains
 
 
@@ -109,70 +85,17 @@ def _model(run: Run, where: Any, *, max_iter: int) -> SGDClassifier:
     return classifier(run, fit_intercept=run.fit_intercept, max_iter=max_iter, sync=sync, n_jobs=run.ranks, client=gang)
 
 
-# -- reading rows --------------------------------------------------------------------------------------------------
-
-_CONTROL: Final = frozenset({"control_s", "control_bytes_sent", "control_messages"})
-_PER_RANK: Final = _CONTROL | {"compute_s", "encode_s", "wire_s", "wait_s", "bytes_sent", "messages"}
-# A model with this balanced accuracy (0.5 is a coin) has learnt almost nothing about the rare class.
-_TRIVIAL_BALANCED: Final = 0.55
-
-
-def _value(row: Row, name: str) -> float | None:
-    """Return a column; seconds of phases, bytes and messages per rank, and of wire and wait as communication."""
-    if name == "communication_s":
-        wire, wait = _value(row, "wire_s"), _value(row, "wait_s")
-        return None if wire is None or wait is None else wire + wait
-    if name == "other_s":  # the loop around the phases, which the ledger does not charge
-        phases = [_value(row, f"{phase}_s") for phase in PHASES]
-        # The ledger of short rounds is an estimate from a sample of them, so its sum may exceed the time that passed.
-        return None if None in phases else max(0.0, float(row["train_s"]) - sum(s for s in phases if s is not None))
-    # In rows from before control was counted separately, other columns include it.
-    value = row.get(name, 0.0 if name in _CONTROL else None)
-    if value is None:
-        return None
-    return float(value) / row["ranks"] if name in _PER_RANK else float(value)
-
-
-class _Set:
-    """The runs on one dataset: those of one rank, if there are any, and all by ranks and period."""
-
-    def __init__(self, name: str, rows: Sequence[Row]) -> None:
-        cells = cells_of(rows, "ranks", "every", make=partial(Cell, value=_value))
-        self.name, self.cells = name, sorted(cells, key=lambda cell: (cell.ranks, cell.every or 0))
-        self.sequential = one_of(self.cells, ranks=1, every=None)
-        self.ranks = sorted({cell.ranks for cell in self.cells if cell.every is not None})
-
-    def parallel(self, ranks: int | None = None) -> list[Cell]:
-        """Return the cells with a period, by rising period; of the most ranks that were run by default."""
-        most = max(self.ranks, default=0) if ranks is None else ranks
-        return [cell for cell in self.cells if cell.ranks == most and cell.every is not None]
-
-    def ends(self) -> tuple[Cell, Cell] | None:
-        """Return the cells of period 1 and 512 at the most ranks, if both were run."""
-        cells = {cell.every: cell for cell in self.parallel()}
-        return (cells[1], cells[_RARE]) if 1 in cells and _RARE in cells else None
-
-
-def _sets(rows: Sequence[Row]) -> list[_Set]:
-    return [_Set(cell.dataset, cell.rows) for cell in cells_of(rows, "dataset")]
-
-
-def _is_trivial(cell: Cell) -> bool:
-    """Return whether the models of a cell are no better than the majority vote."""
-    return cell.is_trivial or cell.median("balanced_accuracy") < _TRIVIAL_BALANCED
-
-
 # -- claims --------------------------------------------------------------------------------------------------------
 
 
-def _claims(sets: Sequence[_Set]) -> list[Claim]:
+def _claims(sets: Sequence[PeriodRows]) -> list[Claim]:
     """Return the published claims, each with the result at the largest number of ranks on each dataset."""
     checks = (_less_communication, _faster_than_frequent, _faster_than_sequential, _higher_accuracy, _lower_objective)
     return [check(one) for check in checks for one in sets]
 
 
 def _saved(
-    statement: Statement, one: _Set, found: Interval | None, note: str, cells: tuple[Cell, Cell], baseline: str
+    statement: Statement, one: PeriodRows, found: Interval | None, note: str, cells: tuple[Cell, Cell], baseline: str
 ) -> Claim:
     """Judge what the second cell saves beside the first: it counts where the objective is kept, within 5 %."""
     before, after = cells
@@ -186,14 +109,14 @@ def _saved(
     return statement.judged(one.name, found, note, busy=any_busy(before, after), baseline=baseline, verdict=verdict)
 
 
-def _less_communication(one: _Set) -> Claim:
+def _less_communication(one: PeriodRows) -> Claim:
     statement = STATEMENTS["msf/communication"]
     if said := published(one.name):
         falls, _ = said
         statement = replace(statement, figure=f"{falls[2]:.1%} (2 processes), {falls[32]:.1%} (32)")
     ends = one.ends()
     if ends is None:
-        return statement.not_run(one.name, f"Needs every=1 and every={_RARE} on 2 ranks or more.")
+        return statement.not_run(one.name, f"Needs every=1 and every={RARE} on 2 ranks or more.")
     before, after = (cell.median("communication_s") for cell in ends)
     share = ends[1].over(ends[0], "communication_s")
     if share is None:
@@ -207,7 +130,7 @@ def _less_communication(one: _Set) -> Claim:
     return _saved(statement, one, fall, note, ends, "0%: every=1")
 
 
-def _faster_than_frequent(one: _Set) -> Claim:
+def _faster_than_frequent(one: PeriodRows) -> Claim:
     statement = STATEMENTS["msf/frequent"]
     if said := published(one.name):
         _, gains = said
@@ -227,7 +150,7 @@ def _faster_than_frequent(one: _Set) -> Claim:
     return _saved(statement, one, found, note, (frequent, best), alone)
 
 
-def _faster_than_sequential(one: _Set) -> Claim:
+def _faster_than_sequential(one: PeriodRows) -> Claim:
     statement, cells, sequential = STATEMENTS["msf/sequential"], one.parallel(), one.sequential
     if not cells or sequential is None:
         return statement.not_run(one.name, "Needs the sequential run and 2 ranks or more.")
@@ -245,11 +168,11 @@ def _faster_than_sequential(one: _Set) -> Claim:
     return _saved(statement, one, found, note, (sequential, best), "1x: one process")
 
 
-def _higher_accuracy(one: _Set) -> Claim:
+def _higher_accuracy(one: PeriodRows) -> Claim:
     statement, cells, sequential = STATEMENTS["msf/accuracy"], one.parallel(), one.sequential
     if not cells or sequential is None:
         return statement.not_run(one.name, "Needs the sequential run and 2 ranks or more.")
-    chosen = one_of(cells, every=_RARE) or cells[-1]
+    chosen = one_of(cells, every=RARE) or cells[-1]
     accuracy, base = chosen.median("test_accuracy"), sequential.median("test_accuracy")
     # Accuracy saturates where one label is rare.
     changes = [chosen.minus(sequential, name) for name in ("test_accuracy", "balanced_accuracy")]
@@ -266,18 +189,18 @@ def _higher_accuracy(one: _Set) -> Claim:
     best = chosen.rows[0].get("bayes_accuracy")
     if best is not None:
         note += f" The best possible on this generated set is {best:.2%}."
-    trivial = _is_trivial(chosen)
+    trivial = is_trivial(chosen)
     if trivial:
         note += " No better than trivial: this accuracy says almost nothing."
     commonest = f"{statement.form(majority - base)}: commonest label"
     return statement.judged(one.name, change, note, trivial=trivial, baseline=commonest)
 
 
-def _lower_objective(one: _Set) -> Claim:
+def _lower_objective(one: PeriodRows) -> Claim:
     statement, cells, sequential = STATEMENTS["msf/convergence"], one.parallel(), one.sequential
     if not cells or sequential is None:
         return statement.not_run(one.name, "Needs the sequential run and 2 ranks or more.")
-    chosen = one_of(cells, every=_RARE) or cells[-1]
+    chosen = one_of(cells, every=RARE) or cells[-1]
     note = (
         f"every={chosen.every} {chosen.median('objective'):.4f}, sequential {sequential.median('objective'):.4f}, "
         f"after {chosen.epochs} epochs."
@@ -312,10 +235,10 @@ _WORTH: Final = (
 
 def results_table(rows: Sequence[Row], dataset: str, columns: Sequence[str]) -> Table:
     """Return a row per number of ranks and period on a dataset, with some of the columns."""
-    return _results(next(one for one in _sets(rows) if one.name == dataset), columns, "Results")
+    return _results(next(one for one in sets_of(rows) if one.name == dataset), columns, "Results")
 
 
-def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
+def _results(one: PeriodRows, columns: Sequence[str], title: str) -> Table:
     def share(cell: Cell) -> str:
         spent_s = sum(cell.median(f"{phase}_s") for phase in (*PHASES, "other"))
         return f"{_communicated(cell) / spent_s:.1%}" if spent_s else "-"
@@ -336,7 +259,7 @@ def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
     notes = ["Medians over seeds."]
     if "comm. saved" in columns:
         notes.append("Seconds and bytes per rank; comm. = wire + wait; saved: against every=1 on as many ranks.")
-    if any(map(_is_trivial, one.cells)):
+    if any(map(is_trivial, one.cells)):
         notes.append("* no better than always predicting the commonest label.")
     found = Table.of(
         f"{title} on {one.name}",
@@ -348,7 +271,7 @@ def _results(one: _Set, columns: Sequence[str], title: str) -> Table:
         share=share,
         saved=saved,
         times=times,
-        accuracy=lambda cell: f"{cell.median('test_accuracy'):.2%}" + "*" * _is_trivial(cell),
+        accuracy=lambda cell: f"{cell.median('test_accuracy'):.2%}" + "*" * is_trivial(cell),
         lowest=lambda cell: end(cell, "low"),
         highest=lambda cell: end(cell, "high"),
     )
@@ -375,7 +298,7 @@ def _reached(row: Row, target: float) -> tuple[int, float] | None:
     return None
 
 
-def _target_table(sets: Sequence[_Set], excess: float) -> Table:
+def _target_table(sets: Sequence[PeriodRows], excess: float) -> Table:
     """Return epochs and seconds until the training loss is within `excess` of the sequential run's final one."""
     rows: list[tuple[str, ...]] = []
     for one in sets:
@@ -399,206 +322,11 @@ def _target_table(sets: Sequence[_Set], excess: float) -> Table:
     return Table("Time to target", columns, rows, note)
 
 
-# -- figures -------------------------------------------------------------------------------------------------------
-
-# The panels of one dataset stand in a row, or those of all datasets, so that a figure reads the same for one set and
-# for three. Points are medians over seeds; bars reach from the lowest to the highest seed.
-_PERIOD: Final = "synchronisation period, samples"
-_SEQUENTIAL: Final = "sequential run"
-_MOST_WORDS: Final = 8
-
-
-def _figures(sets: Sequence[_Set]) -> list[Figure]:
-    """Return the figures of a study; none if it ran nothing on more than one rank."""
-    figures = []
-    for name, title, caption, kinds in _FIGURES if any(one.ranks for one in sets) else ():
-        if len(kinds) == 3:  # a line of panels for each dataset
-            panels, columns = [kind(one) for one in sets for kind in kinds], 3
-        else:
-            panels = [kind(one) for kind in kinds for one in sets]
-            columns = max(2, len(kinds) if len(sets) == 1 else min(3, len(sets)))
-        figures.append(Figure(name, title, caption, panels, columns))
-    return figures
-
-
-def _panel(one: _Set, title: str, y: Axis, marks: Sequence[Mark]) -> Panel:
-    """Return a panel against the period."""
-    x = period_axis(_PERIOD, sorted({cell.every for cell in one.cells if cell.every is not None}))
-    return Panel(f"{one.name}: {title}" if title else one.name, x, y, marks)
-
-
-def _per_ranks(one: _Set, pick: Callable[[Cell], Stat | None] | str) -> list[Mark]:
-    """Return one line per number of ranks against the period, with the range over seeds."""
-    return [*lines_of({f"{ranks} processes": one.parallel(ranks) for ranks in one.ranks}, "every", pick)]
-
-
-def _level(one: _Set, column: str, label: str = _SEQUENTIAL) -> list[Mark]:
-    return [Level(one.sequential.median(column), label)] if one.sequential else []
-
-
-def _total_time(one: _Set) -> Panel:
-    marks = [*_per_ranks(one, "train_s"), *_level(one, "train_s")]
-    return _panel(one, "training time", Axis("training time", "log", "s"), marks)
-
-
-def _shares(one: _Set) -> Panel:
-    """Shares of the phases as stacked bars, with the seconds of the run above each."""
-    # Totals differ by a factor of a hundred and more over the periods: as heights, all but the first would vanish.
-    cells = one.parallel()
-    places, floor = list(range(len(cells))), [0.0] * len(cells)
-    splits = [[cell.median(f"{phase}_s") for phase in SHOWN_PHASES] for cell in cells]
-    marks: list[Mark] = []
-    for number, phase in enumerate(SHOWN_PHASES):
-        top = [low + split[number] / sum(split) for low, split in zip(floor, splits, strict=True)]
-        names = [f"every: {c.every:,}, {seconds_text(split[number])}" for c, split in zip(cells, splits, strict=True)]
-        sides = [place - 0.37 for place in places], [place + 0.37 for place in places]
-        marks.append(Bars(phase, *sides, floor, top, PHASE_COLOURS[number], names))
-        floor = top
-    if len(cells) <= _MOST_WORDS:
-        marks.append(Words(places, floor, [seconds_text(float(f"{cell.median('train_s'):.2g}")) for cell in cells]))
-    title = f"{one.name}: where it goes" + (f" ({cells[0].ranks} processes)" if cells else "")
-    every = Axis(_PERIOD, ticks={float(place): f"{cell.every:,}" for place, cell in enumerate(cells)}, grid=False)
-    share = Axis("share of rank time", unit="%", low=0.0, high=1.1, ticks={n / 5: f"{20 * n}%" for n in range(6)})
-    return Panel(title, every, share, marks)
-
-
-def _accuracy(one: _Set) -> Panel:
-    stats = [stat for cell in one.cells if (stat := cell.stat("test_accuracy")) is not None]
-    low, high = min(stat.low for stat in stats), max(stat.high for stat in stats)
-    marks = [*_per_ranks(one, "test_accuracy"), *_level(one, "test_accuracy")]
-    majority, title = one.cells[0].median("majority_accuracy"), "test accuracy"
-    if majority > low - 0.05:
-        marks.append(Level(majority, "commonest label", MUTED, "dotted"))
-        low, high = min(low, majority), max(high, majority)
-    else:  # far below: drawing it would flatten the curves
-        title += f", commonest label {majority:.1%}"
-    # At least a point high, so that a tenth of a point does not look like a cliff.
-    middle, half = (low + high) / 2, 0.58 * max(0.01, high - low)
-    return _panel(one, title, Axis("test accuracy", unit="%", low=middle - half, high=middle + half), marks)
-
-
-def _phases(one: _Set) -> Panel:
-    groups = {phase: [c for c in one.parallel() if c.median(f"{phase}_s") > 0] for phase in SHOWN_PHASES}
-    marks: list[Mark] = [
-        Line(phase, [c.every for c in cells], [c.median(f"{phase}_s") for c in cells], colour, marker)
-        for (phase, cells), colour, marker in zip(groups.items(), PHASE_COLOURS, PHASE_MARKERS, strict=True)
-        if cells
-    ]
-    marks += _level(one, "train_s", "sequential run, in all")
-    return _panel(one, "", Axis("per rank", "log", "s"), marks)
-
-
-def _communication(one: _Set) -> Panel:
-    return _panel(one, "wire + wait", Axis("per rank", "log", "s"), _per_ranks(one, "communication_s"))
-
-
-def _communication_share(one: _Set) -> Panel:
-    marks: list[Mark] = []
-    name = next((name for name in _COMMUNICATION_S if one.name.startswith(name)), "")
-    for ranks, dash in (("2", "dashed"), ("32", "dotted")) if name else ():
-        seconds = _COMMUNICATION_S[name][int(ranks)]
-        shares = [value / seconds[1] for value in seconds.values()]
-        style: dict[str, Any] = {"colour": GREY, "width": 1.4}
-        marks.append(line_of(f"published, {ranks} processes", list(seconds), shares, marker="", dash=dash, **style))
-    for number, ranks in enumerate(one.ranks):
-        cells = one.parallel(ranks)
-        if cells and cells[0].every == 1 and (before := cells[0].median("communication_s")) > 0:
-            x, shares = [cell.every for cell in cells], [cell.median("communication_s") / before for cell in cells]
-            marks.append(line_of(f"{ranks} processes", x, shares, number, dash="solid"))
-    marks.append(Level(1 - _REDUCTION, "98 % less", VERMILION, "solid"))
-    return _panel(one, "against every=1", Axis("share of every=1", "log", "%"), marks)
-
-
-def _under(base: Cell | None, cell: Cell) -> Stat | None:
-    """Return the training time of a cell under that of another."""
-    stat = cell.stat("train_s")
-    return None if base is None or stat is None else stat.under(base.median("train_s"))
-
-
-def _over_sequential(one: _Set) -> Panel:
-    marks = [*_per_ranks(one, partial(_under, one.sequential)), Level(1.0, _SEQUENTIAL)]
-    marks += [Level(float(ranks), f"ideal for {ranks} processes", MUTED, "dotted") for ranks in one.ranks[-1:]]
-    return _panel(one, "over the sequential run", Axis("times the sequential run", unit="x", low=0.0), marks)
-
-
-def _over_frequent(one: _Set) -> Panel:
-    marks = _per_ranks(one, lambda cell: _under(one_of(one.cells, ranks=cell.ranks, every=1), cell))
-    return _panel(one, "over every=1", Axis("times every=1", unit="x", low=0.0), marks)
-
-
-def _convergence(one: _Set, against: str) -> Panel:
-    cells = one.parallel()
-    shown = [
-        (cell, f"every={cell.every:,}", colour, MARKERS[number % len(MARKERS)])
-        for number, (cell, colour) in enumerate(zip(cells, ramp(len(cells)), strict=True))
-    ]
-    marks: list[Mark] = []
-    for cell, label, colour, marker in [*shown, *([(one.sequential, _SEQUENTIAL, TEXT, "")] if one.sequential else [])]:
-        # The curve of the median seed.
-        rows = sorted((row for row in cell.rows if row.get("curve")), key=lambda row: float(row["train_s"]))
-        curve: list[dict[str, Any]] = rows[len(rows) // 2]["curve"] if rows else []
-        points = [(at[against], at["train_loss"]) for at in curve if at["train_loss"] is not None]
-        if points:
-            dash: Dash = "solid" if marker else "dashed"
-            places, losses = ([point[i] for point in points] for i in (0, 1))
-            marks.append(Line(label, places, losses, colour, marker, dash, 1.5, 5.0))
-    positive = all(value > 0 for mark in marks for value in mark.values("y"))
-    axis = Axis("epochs") if against == "epoch" else Axis("time", "log", "s")
-    loss = Axis("training loss", "log" if positive else "linear")
-    return Panel(f"{one.name}: loss against {'epochs' if against == 'epoch' else 'time'}", axis, loss, marks)
-
-
-def _dispersion(one: _Set) -> Panel:
-    marks = _per_ranks(one, "dispersion")
-    axis = Axis("mean squared distance", "log" if any(any(mark.values("y")) for mark in marks) else "linear")
-    return _panel(one, "", axis, marks)
-
-
-_FIGURES: Final[Sequence[tuple[str, str, str, Sequence[Callable[[_Set], Panel]]]]] = (
-    (
-        "msf",
-        "Time, where it goes, and what it costs in accuracy",
-        "Against the period: training time without placing the data; the shares of local steps (compute), packing "
-        "(encode), bytes moving (wire), waiting for a slower peer (wait) and the loop around them (other) at the "
-        "largest number of processes; and test accuracy of the averaged model. The dotted line is what always "
-        "predicting the commonest label scores: a model on it has learnt nothing that accuracy can see.",
-        (_total_time, _shares, _accuracy),
-    ),
-    ("phases", "Seconds of each phase", "Per rank, at the largest number of processes.", (_phases,)),
-    (
-        "communication",
-        "Communication",
-        "Wire plus waiting time per rank, and as a share of what it is at every=1. Grey: the published curves; "
-        "communication does not fall as 1/every because waiting for the slowest rank remains.",
-        (_communication, _communication_share),
-    ),
-    (
-        "speedup",
-        "Speed-up",
-        "Over the sequential run, and over synchronising every sample on as many processes.",
-        (_over_sequential, _over_frequent),
-    ),
-    (
-        "convergence",
-        "Training loss against epochs and seconds",
-        "Mean loss of the rows of an epoch, each before its own update. Rare synchronisation costs epochs and saves "
-        "seconds; the curves against seconds show what is left of the gain. Median seed by training time.",
-        (partial(_convergence, against="epoch"), partial(_convergence, against="seconds")),
-    ),
-    (
-        "dispersion",
-        "How far the ranks drift apart",
-        "Mean squared distance of the ranks' models from their average, just before the last synchronisation.",
-        (_dispersion,),
-    ),
-)
-
-
 # -- the page ------------------------------------------------------------------------------------------------------
 
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
-    sets = _sets(rows)
+    sets = sets_of(rows)
     claims = _claims(sets)
     answer, highlights = _answer(_gains(sets), claims)
     note = "commonest label: test accuracy of always predicting it; best possible: of a generated set, from its noise."
@@ -623,7 +351,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             f"{SOURCES['msf'].reference}: linear SVM on 2 to 32 MPI processes. Each claim is recomputed at the "
             "largest number of processes run here."
         ),
-        "figures": _figures(sets),
+        "figures": figures_of(sets),
         "tables": [
             _results(one, columns, title)
             for columns, title in ((_TIME, "Time"), (_WORTH, "Worth of the averaged model"))
@@ -642,7 +370,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _gains(sets: Sequence[_Set]) -> Mapping[str, Any] | None:
+def _gains(sets: Sequence[PeriodRows]) -> Mapping[str, Any] | None:
     """Return falls of communication, gains over every=1, best gains over the sequential run, accuracies, and ranks."""
     found: dict[str, Any] = {"falls": [], "gains": [], "best": [], "changes": []}
     for one in sets:
@@ -667,16 +395,16 @@ def _answer(found: Mapping[str, Any] | None, claims: Sequence[Claim]) -> tuple[s
         count += f" {unknown} undecided."
     held = (tally(claims), "published claims hold here")
     if found is None:
-        return f"This study did not run both every=1 and every={_RARE} on two or more processes. {count}", [held]
+        return f"This study did not run both every=1 and every={RARE} on two or more processes. {count}", [held]
     falls, gains = span_of(found["falls"], "{:.1%}"), span_of(found["gains"], "{:.0f}")
     best, changes = span_of(found["best"], "{:.2g}"), span_of(found["changes"], "{:+.2f}")
     answer = (
-        f"On {found['ranks']} processes, synchronising every {_RARE} samples instead of every sample cut communication "
+        f"On {found['ranks']} processes, synchronising every {RARE} samples instead of every sample cut communication "
         f"by {falls} and made training {gains} times as fast, with test accuracy {changes} points from the sequential "
         f"run. At its best period it was {best} times as fast as the sequential run. {count}"
     )
     return answer, [
-        (falls, f"less communication at every={_RARE} than at every=1"),
+        (falls, f"less communication at every={RARE} than at every=1"),
         (f"{gains}x", "as fast as synchronising every sample"),
         (f"{best}x", "as fast as the sequential run, at the best period"),
         (changes, "points of test accuracy against the sequential run"),

@@ -98,10 +98,7 @@ class AbstractBeside(ABC, Generic[StateT]):
 
 
 class Beside:
-    """Runs what a strategy has left to be exchanged in a thread; used in the order start, finish.
-
-    Between the two nothing else may use the group or the state. The ledger counts as with `DelayedMean`.
-    """
+    """Runs what a strategy has left to be exchanged in a thread, which alone may use the group until `finish`."""
 
     def __init__(self, group: Group, strategy: AbstractBeside[Any]) -> None:
         self._group, self._strategy = group, strategy

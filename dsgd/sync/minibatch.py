@@ -182,10 +182,7 @@ class GradientBuckets:
         self._end = 0
 
     def begin(self, vector: FloatVector, n_rows: int, weight: float) -> None:
-        """Begin with a gradient that is not there yet.
-
-        - `vector`, shape (n_params,): where it will be, summed over rows; in the end it is the mean over ranks.
-        """
+        """Begin with a gradient that will be in `vector`, summed over rows; in the end it is the mean over ranks."""
         self._vector, self._end = vector, len(vector)
         if self._compressor is not None and self._memory is None:
             group = self._group

@@ -125,11 +125,7 @@ class AbstractServerHandler(ABC):
 
     @abstractmethod
     def accept(self, worker: int, message: ServerMessage) -> Iterable[int]:
-        """Take in a message.
-
-        - returned: the workers that are answered now; each has sent a message and had no answer yet. Who wants
-          none gets none.
-        """
+        """Take in a message; return the workers that are answered now, which have had none since theirs."""
 
     def answer(self, worker: int, out: FloatVector) -> None:
         """Write the vector that a worker gets into `out`, shape (n_params,): the model, unless overridden."""

@@ -61,10 +61,7 @@ class FlatTensors:
         return [vector[ends[k] : ends[k + 1]].view(tensor.shape) for k, tensor in enumerate(self.tensors)]
 
     def share(self, vector: AnyArray) -> None:
-        """Make the tensors views of a vector of the host, shape (n,), with the values that it has.
-
-        On another device it is what `to_host` and `to_device` copy.
-        """
+        """Make the tensors views of a vector of the host, or of one that `to_host` and `to_device` copy."""
         if self.is_shared:
             self._on_device = self._on_host = torch.from_numpy(vector)
             for tensor, view in zip(self.tensors, self.views(self._on_device), strict=True):

@@ -144,10 +144,7 @@ def share_buffers(group: Group, module: nn.Module, buffers: ModuleStatistics) ->
 
 
 def agree(group: Group, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:
-    """Tell all ranks what this one is about to do; called by all of them before every exchange.
-
-    - returned: whether any rank does, and whether that of any has; the same on all ranks.
-    """
+    """Tell all ranks what this one is about to do, before every exchange; return whether any rank is, of either."""
     message = np.array([leaves_out, ends, moved], dtype=np.float64)
     group.allreduce(message)
     n_leaving, n_ending, n_moved = message.tolist()
@@ -206,11 +203,7 @@ class LoopState(AbstractState):
             self._rates.append(float(self._optimizer.param_groups[0]["lr"]))
 
     def count(self, n_rows: int, loss: float) -> float:
-        """Take in a step, or one that was left out, on so many rows with this mean loss.
-
-        - returned: its rate; the sum of them where the optimiser has stepped several times, and 0 where it has
-          not.
-        """
+        """Take in a step, or one left out, with its mean loss; return the sum of its rates, 0 for one left out."""
         self.last_rate = self._rates[-1] if self._rates else 0.0
         total = float(sum(self._rates))
         self._rates.clear()
@@ -258,10 +251,7 @@ def check_owned(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def has_overflowed(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a step changes nothing, since its gradient is not finite.
-
-    `GradScaler` skips a step by not calling the optimiser; only a fused one is called, with an attribute that tells it.
-    """
+    """Return whether a step changes nothing, since its gradient is not finite; a fused optimiser says so itself."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and float(found) > 0.0
 

@@ -12,17 +12,14 @@ memory is that of one part. (A batch normalisation sees the parts, not the batch
 Clipping: the mean gradient g of a step becomes ``g min(1, clip / |g|)``. Where ranks exchange gradients that is the
 mean over all ranks, and so the same on all of them.
 
-Half precision: weights stay float32. The passes run under autocast, and the loss is multiplied by a scale S before the
-backward pass; gradients are divided by it in float32. If any gradient of any rank is not finite, no rank takes the step
-and S is halved; after 2,000 steps in a row that were taken S is doubled. S is a power of two, so that scaling changes
-no bit of a gradient that neither overflows nor underflows. bfloat16 has the exponent of float32: there S is 1, and a
-non-finite gradient is an error, as in float32. Ranks must skip together, or their models drift apart for good. If they
-exchange gradients, the flags of all ranks are added up first (one message of one number a step), so that non-finite
-gradients do not enter the memory of a compressor either. If they exchange models, each rank skips its own local steps.
+Half precision: weights stay float32, passes run under autocast, and the loss is multiplied by a scale S, a power of two
+that changes no bit. If any gradient of any rank is not finite, no rank takes the step and S is halved; after 2,000
+steps in a row S is doubled. bfloat16 has the exponent of float32: there S is 1, and such a gradient is an error. Ranks
+must skip together, or their models drift apart for good: those that exchange gradients first add up their flags (one
+number a step); those that exchange models skip their own local steps.
 
-LARS: with large batches one rate is too long for some layers and too short for others, because the ratio of weights to
-gradients differs between layers by orders of magnitude. So for every tensor w with gradient g, rate eta and weight
-decay wd::
+LARS: one rate is too long for some layers and too short for others, whose ratios of weights to gradients differ by
+orders of magnitude. For every tensor w with gradient g, rate eta and weight decay wd::
 
     lambda = trust |w| / (|g| + wd |w|)       1 where a norm is zero, and for biases and scales of normalisations
     u <- mu u + eta lambda (g + wd w)
@@ -263,10 +260,7 @@ class Passes(Checked):
 
 @dataclass(frozen=True)
 class LossScale:
-    """The scale of the loss.
-
-    - `vector`, shape (3,): s, steps in a row that were taken, steps that were skipped; written in place.
-    """
+    """The scale of the loss; `vector` has it, the steps taken in a row and the steps skipped."""
 
     vector: FloatVector
 

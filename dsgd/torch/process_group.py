@@ -303,10 +303,7 @@ def current_rank() -> Rank:
 
 
 def finish_with(finish: Callable[[], None], close: Callable[[], None]) -> None:
-    """Have `finish` called when the function of this rank has returned, and `close` if it raises.
-
-    On a rank that was passed, nothing is.
-    """
+    """Have `finish` called when the function of this rank, if not one passed, returns; `close` if it raises."""
     if getattr(_here, "rank", None) is not None:
         _here.finishers.append((finish, close))
 

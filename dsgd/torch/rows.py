@@ -6,13 +6,9 @@ over batches is the weighted mean; of a batch with all rows, on however many ran
 that whole numbers do what repeated rows do, and zeros what absent rows do. A batch whose rows all weigh nothing is a
 step of zero, and not 0/0. Weights of one go the way of no weights.
 
-Statistics: the running mean and variance of a batch normalisation are not trained; every rank has those of the batches
-that it has seen. No gradient brings them together, and the mean model has statistics of its own, which no rank has
-seen. ``"average"`` takes the mean over ranks, weighted by rows, at the end of every epoch. A running mean is linear in
-what goes into it, so this is what an average after every step would give. ``"local"`` leaves every rank its own, and
-those of rank 0 go home. ``"recompute"`` leaves them while training lasts; in the end every rank passes its rows once
-more through the model that training returns, and the mean over ranks of what the layers find goes home. That is right
-also where models were far apart, and costs one pass. Buffers of other layers are those of rank 0.
+Statistics: the running mean and variance of a batch normalisation are not trained; docs/torch.rst says what
+``batch_norm`` makes of them. ``"average"`` is exact, since a running mean is linear in what goes into it.
+``"recompute"`` leaves them while training lasts. Buffers of other layers are those of rank 0.
 """
 
 from __future__ import annotations

@@ -6,12 +6,10 @@ exchange when it is due, the end of an epoch. Where gradients are exchanged this
 its step, by a hook. With as many rows on every rank, in whole batches, the model is that of `TorchClassifier` on the
 same rows.
 
-The strategies count rows, a loop counts steps: a step counts as `batch_size` rows, one by default, so that
-``LocalSGD(16)`` averages every sixteen steps. A step may be skipped, as `GradScaler` does if a gradient is not finite:
-if ranks exchange gradients, all of them skip it, so that non-finite values enter neither a model nor the memory of a
-compressor; if they exchange models, each rank skips its own steps. Before every exchange ranks send each other three
-numbers: whether they skip the step, and whether they have finished. So ranks that take different numbers of steps raise
-an error instead of waiting for each other.
+Strategies count rows, a loop counts steps: a step counts as `batch_size` rows. A step may be skipped, by all ranks if
+they exchange gradients, so that non-finite values enter neither a model nor the memory of a compressor; else by each
+for itself. Before every exchange ranks send each other three numbers: whether they skip the step, and whether they have
+finished. So different numbers of steps are an error and no wait.
 
 Cost: that message, and what the strategy says; in the end one more message, of the running statistics.
 

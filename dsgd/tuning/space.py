@@ -15,10 +15,8 @@ Of all combinations few are worth a run; the cost model knows what their epochs 
 
 **Successive halving within a budget of seconds.** All candidates run for an equal slice of a rung's time; the best
 third advances to the next rung, whose slices are three times as long, until two or three are left. Each rung gets an
-equal share of the budget that remains when it begins, so that a rung that took too long shortens the later ones but
-does not prevent an answer. Candidates are compared by the seconds of training until their held-out score has reached
-the target for good: the best score that any of them has reached for good, less a margin. Those that never reach it come
-after those that do, by score.
+equal share of the budget that remains. Candidates are compared by the seconds until their held-out score has reached
+the target for good: the best score that any of them has so reached, less a margin.
 
 Source: Jamieson and Talwalkar 2016 (successive halving); Karnin, Koren and Somekh 2013.
 """
@@ -184,11 +182,7 @@ def epochs_within(seconds: float, overhead_s: float, epoch_s: float, most: int) 
 
 
 def held_score(curve: Sequence[Point]) -> float:
-    """Return the best score of a curve that is not a lucky epoch; minus infinity if there is none.
-
-    It is the largest over epochs of the score, or of the mean of all scores from there on where that is less: the
-    highest target that the curve has reached for good.
-    """
+    """Return the highest target that a curve of scores has reached for good; minus infinity if there is none."""
     rest, held = 0.0, -math.inf
     for n, point in enumerate(reversed(curve), 1):
         rest += point.score

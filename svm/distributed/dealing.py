@@ -48,11 +48,7 @@ _SCALARS: Final = ("gap", "duality_gap", "objective", "converged")
 
 @dataclass(slots=True)  # not frozen, as `EliminationRecord`
 class TrainedPair:
-    """What is kept of a pair of classes.
-
-    - `curve`, shape (2, n): what its probabilities are computed by: A and B of a sigmoid, or the corners of a
-      monotone curve.
-    """
+    """What is kept of a pair of classes; `curve` has A and B of a sigmoid, or the corners of a monotone curve."""
 
     samples: IntVector
     beta: FloatVector

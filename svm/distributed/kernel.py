@@ -4,16 +4,12 @@
 features, variables and kernel rows that it held with it. All that a run has found is in its variables, of which most
 are zero.
 
-The variables of each block are known to every rank, so every rank keeps those that are not zero: of the problem
-at hand, at most every half second, and of those that are solved (a fit has one for each pair of classes). The ranks of
-the next gang take the newest copy that any of them has (`dsgd.runtime.checkpoints.checkpoint`). A problem whose samples
-are the same begins with its variables from there: K(yα) is computed once, s n values for s support vectors divided
-among ranks, and the run goes on. Where copies of a row have come to lie on other ranks and are merged in another way,
-it begins from zero.
+The variables of each block are known to every rank, so every rank keeps those that are not zero: of the problem at
+hand, at most every half second, and of those that are solved. The ranks of the next gang take the newest copy that any
+of them has. A problem whose samples are the same begins with its variables from there: K(yα) is computed once. Where
+copies of a row are merged in another way, it begins from zero.
 
-With ``checkpoint=`` rank 0 writes the same to disk, in the format of all checkpoints
-(`dsgd.runtime.checkpoints.checkpoint`), and another fit, or the next gang of this one, goes on from there in the same
-way.
+With ``checkpoint=`` rank 0 writes the same to disk (`dsgd.runtime.checkpoints.checkpoint`), for another fit or gang.
 
 The proof at the end is over all samples and knows nothing of the beginning, so the solution is as exact as any other;
 its last digits may differ.
@@ -192,10 +188,7 @@ class Progress:
         return alpha
 
     def note(self, numbers: IntVector, alpha: FloatVector, n_rounds: int) -> None:
-        """Take variables that were set, the same on all ranks, and how many rounds there were.
-
-        Variable v of sample i has the number v n + i.
-        """
+        """Take variables that were set (of sample i, numbers v n + i), and how many rounds there were."""
         if not self._is_on or self._number < 0:
             return
         self._news.append((numbers, alpha))

@@ -23,25 +23,20 @@ itself: equal rows may be in different folds, so they are not merged. Folds are 
 (`dsgd.svm.calibration`), assigned on rank 0. The machine of each fold is trained by all ranks on those of their rows
 that are not in it, and scores its rows where they are; rank 0 collects the scores and fits the curves.
 
-Cost: the rows a second time, in memory, and five fits; a number and a code for every row to rank 0, its fold to every
-rank, and for each row its scores and its weight to rank 0.
+Cost: the rows a second time, and five fits; docs/linear-svm.rst says what is sent.
 
 **The rank program** (`train_linear`). The problem is `dsgd.svm.linear_solver.problem`, with the rows divided among
 ranks and one or several outputs. What the ranks share is the weights, ``w = sum b_i x_i`` over all rows; dual variables
 stay with their rows. What travels is sums over rows:
 
-- Squared losses, on at least as many rows as columns: Newton's method (`dsgd.svm.linear_solver.newton`), whose
-  gradient, products and step length are such sums.
-- Other problems: rounds of CoCoA+ (`dsgd.svm.linear_solver.descent`) until the rows that survive elimination are few,
-  `WARM_ROUNDS` at most; these finish on rank 0, as above. If too many remain, or coordinate
-  descent makes no progress, Newton's method continues from there, on all ranks.
-- One rank solves as a fit without a cluster does (`dsgd.svm.linear_solver.solve`).
+- Squared losses, on at least as many rows as columns: Newton's method (`dsgd.svm.linear_solver.newton`).
+- Other problems: `WARM_ROUNDS` of CoCoA+ (`dsgd.svm.linear_solver.descent`) at most, then the survivors, as above. If
+  too many remain, or coordinate descent makes no progress, Newton's method continues from there, on all ranks.
 
 Every one of them stops on the duality gap over the rows of all ranks, in float64, and all ranks stop at the same point:
 decisions are taken from numbers that are equal on all ranks to the last bit (`dsgd.collectives.Team`).
 
-For calibration curves a machine is trained on the rows outside of each fold, from the
-weights of the machine of all rows and the dual variables of the fold before.
+For calibration curves machines begin at the weights of that of all rows and the dual variables of the fold before.
 
 Rows are merged and ordered rank by rank: equal rows on two ranks stay two rows, which changes nothing but the path.
 
@@ -102,11 +97,7 @@ def solve_survivors(
     seed: int = 0,
     patience: float = np.inf,
 ) -> LinearSolution:
-    """Go on from a solution by coordinate descent on rank 0 over the rows that survive elimination.
-
-    - returned: the best weights met, and the last dual variables of this rank. Unconverged if the survivors are too
-      many to be sent; at once if they are so from the first.
-    """
+    """Go on by coordinate descent on rank 0 over the rows that survive elimination, unless they are too many."""
     rows = problem.rows
     n_total, distance = team.totals(float(rows.n_rows), float(np.sum(np.abs(problem.targets))))
     share = max(1.0, n_total / team.n_ranks)
@@ -416,10 +407,7 @@ class GapRecord:
 
 @dataclass(frozen=True)
 class LinearResult:
-    """What training brings home.
-
-    - `curves`, shape (2, m): the calibration curve of each output, on rank 0 where they were asked for.
-    """
+    """What training brings home; on rank 0 with the calibration curves that were asked for."""
 
     solutions: list[LinearSolution]
     history: list[GapRecord] = field(default_factory=list)

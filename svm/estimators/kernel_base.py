@@ -1,4 +1,4 @@
-"""What all kernel SVMs share: checks, one problem solved here or on a cluster, and the machine that is kept of it."""
+"""What all kernel SVMs share in training: checks, and one problem solved here or on a cluster."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.blocks import Expected, Spread, Work
@@ -21,50 +20,27 @@ from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.estimator import AbstractClusterEstimator
 from dsgd.inputs.frames import validated
 from dsgd.inputs.linear import classes_of
-from dsgd.inputs.named import known_columns
 from dsgd.inputs.sources import is_collection
 from dsgd.progress import StopTraining
 from dsgd.svm.distributed.dealing import Dealer
 from dsgd.svm.distributed.kernel import Gang, RowPacker, fit_on_rank
-from dsgd.svm.estimators.conversion import (
-    are_objects,
-    as_objects,
-    compare,
-    kernel_machine_from_sklearn,
-    kernel_machine_to_sklearn,
-)
+from dsgd.svm.estimators.conversion import are_objects, compare
+from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine, canonical
 from dsgd.svm.kernel_solver.elimination import Elimination, resolve_elimination
 from dsgd.svm.kernel_solver.problem import Posed, Solution
 from dsgd.svm.kernel_solver.solve import solve_dual
 from dsgd.svm.kernels.functions import KERNELS, Kernel, as_dense, scale_gamma, survey
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.products import kernel_sums, linear_sums
 from dsgd.svm.kernels.rows import merge_rows, places_of
 from dsgd.svm.kernels.threads import Pool, count_threads, open_pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_labels, check_n_jobs, check_number, classes_and_codes, warn_user
-
-#: Rows of a given kernel matrix at a time in prediction.
-_SLAB = 256
-
-#: Below so many products of features, rows are predicted on one thread.
-_FEW_PRODUCTS = 2**16
-
-
-def canonical(X: Any) -> Any:
-    """Return CSR with sorted columns, each once; the caller's matrix is not changed."""
-    if sp.issparse(X) and not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    return X
-
 
 #: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
 _FLOAT32_LIMIT = 1e3
 
 #: Up to so many rows float64 costs nothing to speak of.
 _SMALL = 2000
-
 
 #: What the numbers among the parameters may be, and the words.
 _NUMBERS: Final[dict[str, dict[str, Any]]] = {
@@ -80,26 +56,8 @@ _NUMBERS: Final[dict[str, dict[str, Any]]] = {
 _WORDS: Final = {"decision_function_shape": ("ovr", "ovo"), "solver": ("block", "pairwise")}
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class KernelParameters:
-    """The parameters of all kernel SVMs, with scikit-learn's names and defaults where it has them."""
-
-    kernel: Any = "rbf"
-    degree: int = 3
-    gamma: str | float = "scale"
-    coef0: float = 0.0
-    tol: float = 1e-3
-    shrinking: bool = True
-    cache_size: float = 200
-    verbose: int | bool = False
-    max_iter: int = -1
-    elimination: str | Elimination = "auto"
-    n_jobs: int | None = None
-    client: Any = None
-
-
 @inherit_method_docs
-class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
+class AbstractKernelSVM(AbstractKernelMachine):
     """Kernel SVM; the base class of `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM`.
 
     Parameters
@@ -165,11 +123,6 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
 
     solver: str = "block"  # the only one but for SVC
 
-    _n_support: AnyArray
-
-    #: The rows of the fit where they are objects, which only a callable kernel can compare.
-    _objects: AnyArray | None = None
-
     #: The other ranks, while the estimator is fitted on a gang.
     _gang: Gang | None = None
 
@@ -193,12 +146,6 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
 
     _takes: ClassVar = ("on_failure", "checkpoint", "resume_from")
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "elimination_history_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
-        tags.input_tags.sparse = not tags.input_tags.pairwise
-        return tags
 
     # -- checks --------------------------------------------------------------------------------------------------
 
@@ -243,10 +190,7 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
         return int(self.cache_size * 2**20)
 
     def _check_training(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, FloatVector]:
-        """Validate; return X as an array or canonical CSR, labels, float64 targets or zeros, and float64 weights.
-
-        Objects become the matrix of their kernel values.
-        """
+        """Validate; return X as an array or canonical CSR, labels, targets or zeros, and float64 weights."""
         self._objects = X if are_objects(X) else None
         if self._objects is not None:
             X = compare(self.kernel, X, X)
@@ -269,10 +213,7 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
     # -- training ------------------------------------------------------------------------------------------------
 
     def _make_kernel(self, X: Any, weights: FloatVector, first: IntVector, owner: IntVector) -> Kernel:
-        """Return the kernel with its constants, and keep its gamma for prediction.
-
-        Gamma is computed from merged rows, so that copies and weights give the same to the last bit.
-        """
+        """Return the kernel with its constants, its gamma of merged rows, which is kept for prediction."""
         self._gamma = 0.0
         if callable(self.kernel) or self._is_precomputed():
             return self._known_kernel()
@@ -443,41 +384,7 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
             raise InvalidDataError(f"The number of classes has to be greater than one; got {len(classes)} class")
         return classes
 
-    # -- the machine ---------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def predict(self, X: Any) -> Any:
-        """Return the predicted values.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, files of tables, dask array or dataframe, shape (n, n_features)
-            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
-            (n, n_samples).
-        """
-
-    def _is_precomputed(self) -> bool:
-        """Return whether kernel values are given, or were all computed at once, as those of objects are."""
-        return self._objects is not None or (isinstance(self.kernel, str) and self.kernel == "precomputed")
-
-    def _as_rows(self, X: Any) -> Any:
-        """Return rows as the kernel takes them; see `as_objects`."""
-        return as_objects(X) if callable(self.kernel) else X
-
-    def _is_linear(self) -> bool:
-        return isinstance(self.kernel, str) and self.kernel == "linear"
-
-    def _form_of_rows(self) -> dict[str, Any]:
-        """Return what rows may be; a callable kernel gets float64, because it computes in that type."""
-        dtype = [np.float64] if callable(self.kernel) else [np.float64, np.float32]
-        return {"accept_sparse": False if self._is_precomputed() else "csr", "dtype": dtype, "order": "C"}
-
-    def _known_kernel(self) -> Kernel:
-        if self._is_precomputed():
-            return Kernel("precomputed")
-        if callable(self.kernel):
-            return Kernel("callable", function=self.kernel)
-        return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
+    # -- the machine that is kept --------------------------------------------------------------------------------
 
     def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
         return open_pool(count_threads(self.n_jobs), None if self._dealer is None else self._dealer.check)
@@ -504,7 +411,7 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
                 # The same sums with fewer digits lost; and from them the intercept, so that both are off by the same.
                 coef = pairs @ (as_dense(vectors) - kernel.shift)
                 self.intercept_ = intercept - coef @ kernel.shift
-                self._coef: Any = sp.csr_matrix(coef) if sp.issparse(vectors) else coef
+                self._coef = sp.csr_matrix(coef) if sp.issparse(vectors) else coef
             else:
                 self._coef = canonical((sp.csr_matrix(pairs) if sp.issparse(vectors) else pairs) @ vectors)
         if not (np.isfinite(coefs).all() and np.isfinite(self.intercept_).all()):
@@ -512,121 +419,6 @@ class AbstractKernelSVM(KernelParameters, AbstractClusterEstimator):
                 "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
                 "to be preprocessed."
             )
-
-    def to_sklearn(self) -> Any:
-        """Return the plain scikit-learn estimator with the same support vectors and coefficients.
-
-        Returns
-        -------
-        estimator
-            The class of this name in `sklearn.svm`, fitted; predicts without dsgd. With a callable kernel, its training
-            rows are the support vectors, and ``support_`` refers to these.
-        """
-        return kernel_machine_to_sklearn(self)
-
-    @classmethod
-    def from_sklearn(cls, model: Any) -> Self:
-        """Return a machine with the support vectors and coefficients of scikit-learn's.
-
-        Parameters
-        ----------
-        model : estimator
-            The class of this name in `sklearn.svm`, fitted.
-
-        Returns
-        -------
-        estimator
-            A fitted estimator of this class with the same predictions. It has the certificate of a solution (`gap_`,
-            `converged_`) only after its own ``fit``.
-
-        Raises
-        ------
-        InvalidParameterError
-            `model` is another kind of estimator.
-        """
-        made: Self = kernel_machine_from_sklearn(cls, model)
-        return made
-
-    def _sums(self, X: Any) -> FloatMatrix:
-        """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
-        self._check_fitted()
-        self._check_support()
-        X = self._as_rows(X) if callable(self.kernel) else known_columns(self, X)
-        if self._objects is not None:
-            X = compare(self.kernel, X, self._objects)
-        X = validated(self, X, **self._form_of_rows(), reset=False)
-        if hasattr(self, "_coef"):
-            return linear_sums(X, self._coef)
-        coefs, ends, columns = self._grouped_coefs()
-        if self._is_precomputed():
-            out = np.zeros((X.shape[0], len(self.intercept_)))
-            for start in range(0, len(X), _SLAB):
-                values, begin = X[start : start + _SLAB][:, self.support_], 0
-                for end, of in zip(ends, columns, strict=True):
-                    out[start : start + _SLAB, of] += values[:, begin:end] @ coefs[begin:end]
-                    begin = end
-            return out
-        # Starting threads, or to limit those of BLAS, which starts none here, takes as long as so few products.
-        is_small = X.shape[0] * len(coefs) * X.shape[1] < _FEW_PRODUCTS
-        with contextlib.nullcontext(Pool(1, None)) if is_small else self._open_pool() as pool:
-            groups, n_out = (ends, columns), len(self.intercept_)
-            return kernel_sums(self._known_kernel(), self.support_vectors_, coefs, groups, canonical(X), n_out, pool)
-
-    def _check_fitted(self) -> None:
-        """Raise `NotFittedError` before a fit; scikit-learn's check of a fitted machine takes as long as a row."""
-        if "support_" not in vars(self):
-            check_is_fitted(self)
-
-    @abstractmethod
-    def _grouped_coefs(self) -> tuple[FloatMatrix, list[int], AnyArray]:
-        """Return coefficients, shape (n_SV, m), where groups of support vectors end, and the m problems of each."""
-
-    def _check_support(self) -> None:
-        """Refuse a machine, of a file maybe, whose numbers do not fit each other: compiled code trusts them."""
-        (n,), counts, coefs = self.support_.shape, self._n_support, self.dual_coef_
-        altered = f"The internal representation of {type(self).__name__} was altered: "
-        if (counts < 0).any() or int(counts.sum()) != n:
-            raise InvalidDataError(
-                f"{altered}n_support_ counts {counts.tolist()} support vectors and there are {n}. Fit again."
-            )
-        if coefs.shape[1] != n or coefs.dtype != np.float64:
-            raise InvalidDataError(
-                f"{altered}{n} support vectors have {coefs.shape[1]} coefficients, {coefs.dtype}. Fit again."
-            )
-        if hasattr(self, "_coef") and self._coef.shape != (len(self.intercept_), self.n_features_in_):
-            raise InvalidDataError(f"{altered}coef_ has the shape {self._coef.shape}. Fit again.")
-        vectors = self.support_vectors_
-        if not self._is_precomputed() and (vectors.shape != (n, self.n_features_in_) or vectors.dtype.kind != "f"):
-            raise InvalidDataError(
-                f"{altered}{n} support vectors are of the shape {vectors.shape}, {vectors.dtype}, and rows have "
-                f"{self.n_features_in_} columns. Fit again."
-            )
-
-    @abstractmethod
-    def _pair_coefs(self) -> FloatMatrix:
-        """Return the coefficients of each problem, shape (n_SV, n_problems)."""
-
-    @property
-    def n_support_(self) -> AnyArray:
-        """Number of support vectors of each class (or in total, without classes), int32, shape (n_classes,) or (1,)."""
-        if not hasattr(self, "_n_support"):
-            raise AttributeError("n_support_ is available after fit")
-        return self._n_support
-
-    @property
-    def coef_(self) -> Any:
-        """Weights of features, a row per problem solved, shape (n_problems, n_features); only with a linear kernel."""
-        if not self._is_linear():
-            raise AttributeError("coef_ is only available when using a linear kernel")
-        check_is_fitted(self)
-        coef = self._coef.copy() if sp.issparse(self._coef) else self._coef.view()
-        (coef.data if sp.issparse(coef) else coef).flags.writeable = False
-        return coef
-
-    def _dense_coefs(self) -> FloatMatrix:
-        self._check_fitted()
-        coefs: Any = self.dual_coef_
-        return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
 
 
 def fill(bounds: FloatVector, amount: float) -> FloatVector:
@@ -640,10 +432,7 @@ def fill(bounds: FloatVector, amount: float) -> FloatVector:
 
 
 def near_start(y: FloatVector, alpha: FloatVector, upper: FloatVector) -> FloatVector:
-    """Return a start near the solution `alpha` of a problem with higher bounds: within `upper`, and y'α = 0.
-
-    Of the sign with the larger sum some variables are lowered, those between their bounds first.
-    """
+    """Return a start near the solution `alpha` of a problem with higher bounds: within `upper`, and y'α = 0."""
     out: FloatVector = np.minimum(alpha, upper)
     excess = float(y @ out)
     side = np.flatnonzero((y * excess > 0) & (out > 0))

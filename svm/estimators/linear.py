@@ -215,10 +215,7 @@ class LinearSVC(ClassesMixin, AbstractCalibrated, AbstractLinearClassifier, Abst
         factors: FloatVector,
         begin: Callable[[int, LinearProblem], LinearSolution | None] | None = None,
     ) -> list[LinearSolution]:
-        """Solve all problems in this process; ``begin(output, problem)`` returns where those may begin that can.
-
-        With `begin`, no variables are proven.
-        """
+        """Solve all problems in this process; ``begin(output, problem)`` returns where one may begin."""
         columns = None
         if self.penalty == "l1":
             columns = make_l1_columns(data.rows, penalizes_intercept=self.penalize_intercept)
@@ -234,10 +231,7 @@ class LinearSVC(ClassesMixin, AbstractCalibrated, AbstractLinearClassifier, Abst
         return self._solve(job.n_outputs, solve)
 
     def _begin_near(self, output: int, problem: LinearProblem) -> LinearSolution | None:
-        """Return the weights of the machine of similar rows as a start; None for problems that do not begin at weights.
-
-        A Newton step from weights alone needs a squared loss, on no fewer rows than columns.
-        """
+        """Return the weights of the machine of similar rows as a start; None unless Newton's method is to run."""
         near, n_rows, width = self._near, problem.rows.n_rows, problem.rows.width
         if not problem.is_smooth or n_rows < width or not np.array_equal(near.classes_, self.classes_):
             return None

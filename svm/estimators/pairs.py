@@ -91,11 +91,7 @@ class RowTable:
 
 @dataclass(frozen=True)
 class PairTrainer:
-    """Trains the machines of the pairs of classes of a classifier, which says what their duals are.
-
-    - `first`, shape (n_samples,): the rows that are samples, each of which stands for equal ones.
-    - `total`, shape (n_samples,): upper bounds of their variables.
-    """
+    """Trains the machines of the pairs of classes, on `first` of equal rows, with `total` upper bounds."""
 
     model: Any
     kernel: Kernel
@@ -244,10 +240,7 @@ class PairTrainer:
 
     @cached_property
     def _folds(self) -> tuple[AnyArray, FloatMatrix]:
-        """The stratified fold of each row, and by what bounds of each class are multiplied where a fold is held out.
-
-        "balanced" counts the rows that are left.
-        """
+        """Return the stratified fold of each row, and by what bounds of classes are multiplied without a fold."""
         model, codes, k = self.model, self.table.codes, len(self.model.classes_)
         folds = assign_folds(codes, model.classes_, model._fold_seed)
         if not isinstance(model.class_weight, str):
@@ -286,10 +279,7 @@ class PairTrainer:
         solve: Callable[[FloatVector], Solution],
         n: int,
     ) -> FloatVector:
-        """Return the scores of the rows of a pair, each by a machine of the folds that it is not in.
-
-        - `bounds`, shape (m,): upper bounds of the variables of the rows, for the machine of each fold.
-        """
+        """Return the scores of the rows of a pair, each by a machine of the folds that it is not in."""
         scores = np.zeros(len(place))
         for fold, upper in zip(parts, bounds, strict=True):
             kept = np.ones(len(place), dtype=np.bool_)

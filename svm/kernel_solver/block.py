@@ -32,14 +32,11 @@ Rows may be float32. When the gap closes, u is brought up to date for the sample
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it continues from that
 u, so errors of float32 rows affect only later changes.
 
-Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Each rank keeps the variables,
-bounds and indicators of its own samples. Per round the ranks find their extremes (3 doubles) and the worst candidates
-of all (the f, number, value and signed bound of each of 3q/4, and f of the newest), each in log2 p messages per rank
-(`dsgd.svm.kernel_solver.state`), the features of the newly chosen travel from their holders (q/2 rows), rank 0
-solves the block and sends the q new values.
-Elimination sends the numbers of samples left out, a proof the features of all samples whose variable has changed since
-the last; if those of all samples are few bytes, they travel once instead, and rounds send none after that. When the
-active samples of a rank come to exceed the mean by half, rows move.
+Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Per round the ranks find their
+extremes (3 doubles) and the worst candidates of all (f, number, value and signed bound of 3q/4, and f of the newest),
+each in log2 p messages per rank, the features of the newly chosen travel from their holders (q/2 rows), and rank 0
+sends the q new values. A proof sends the features of all samples whose variable has changed since the last; where those
+of all samples are few bytes, they travel once. When the active samples of a rank exceed the mean by half, rows move.
 
 Cost per round: about q n_active/p kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et
 al., JMLR 2018), without its early stop.
@@ -83,10 +80,7 @@ def solve(
     elimination: Elimination,
     block_size: int | None = None,
 ) -> Solution:
-    """Solve the dual to `tol`.
-
-    - returned: not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
-    """
+    """Solve the dual to `tol`; unconverged if steps ran out, rounding keeps the gap open, or nothing came nearer."""
     return _Run(dual, matrix, tol, max_iter, elimination, block_size).solve()
 
 
@@ -235,10 +229,7 @@ class _Run:
         return self.state.counts.n_iter >= self.max_iter or self.state.n_stalls >= 3
 
     def _verify(self) -> tuple[float, float]:
-        """Compute u of all samples in float64; return the gap over all of them and that over the active ones.
-
-        Samples left out that violate become active after that.
-        """
+        """Compute u in float64, activate violators; return the gap over all samples and that over the active ones."""
         state = self.state
         state.store_active()
         state.refine()
@@ -316,11 +307,7 @@ class _Run:
         self.peers.keep(chosen, alpha, state.counts.n_rounds)
 
     def _choose(self) -> tuple[IntVector, FloatVector, FloatVector, FloatVector]:
-        """Return the variables of the next block, ascending: the newest, then the worst violators.
-
-        With them come their f, their values, and their bounds, each with its sign. Variable v of sample i has the
-        number v n + i.
-        """
+        """Return the variables v n + i of the next block, ascending, with f, values and signed bounds."""
         newest, n, q = self.state.newest, self.matrix.n, self.q
         if self.matrix.n_active <= 4 * self.largest_q:
             # Among few samples, a block of all free variables ends what else takes many rounds.
@@ -360,11 +347,7 @@ class _Run:
         return np.stack([alpha[places], bounds[places]])
 
     def _offer(self, room: int) -> list[tuple[AnyArray, ...]]:
-        """Return the worst violators that lie here: per group, those of I_up by f, then those of I_low by −f.
-
-        Of each come its key, its number, its value and its signed bound. A variable may be on both sides, so the second
-        side has twice the room. The newest are not among them.
-        """
+        """Return the worst violators here but the newest, per group: those of I_up by f, then those of I_low by −f."""
         n_active, active, n = len(self.state.u_a), self.matrix.active, self.matrix.n
         keys, places = np.empty(self.state.y_a.size), np.empty(self.state.y_a.size, dtype=np.int64)
         position = self.matrix.where(self.state.newest % n)
@@ -395,10 +378,7 @@ class _Run:
     def _exchange(
         self, offers: list[tuple[AnyArray, ...]], f_newest: FloatVector, room: int
     ) -> tuple[list[tuple[AnyArray, ...]], FloatVector]:
-        """Return the best offers of all ranks and, from their holders, f of the newest variables, in one message.
-
-        Of equally bad violators the smaller number is taken: the block is the same however samples are divided.
-        """
+        """Return the best offers of all ranks, ties by number, and f of the newest variables, in one message."""
         ours = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
         lists = BestLists(tuple(room * (1 + number % 2) for number in range(len(offers))), n_told=2)
         words = lists.pack(offers, np.concatenate([f_newest, ours]))

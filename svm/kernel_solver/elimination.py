@@ -49,11 +49,7 @@ AMOUNTS: Final = ("looked", "variables", "fresh", "step_variables", "squares", "
 
 @dataclass
 class Work:
-    """Seconds and amounts of a run, or of several.
-
-    - `amounts`, shape (6,): by `AMOUNTS`, on this rank; in a solution on all. What every rank does alike is counted
-      on rank 0.
-    """
+    """Seconds and amounts (`AMOUNTS`) of a run, or of several; what all ranks do alike is counted on rank 0."""
 
     seconds: FloatVector = field(default_factory=partial(np.zeros, len(PHASES)))
     values: FloatVector = field(default_factory=partial(np.zeros, len(PHASES)))
@@ -352,10 +348,7 @@ class Trail:
             yield event.ids, state
 
     def join(self, beta: FloatVector) -> tuple[IntVector, FloatVector, FloatVector]:
-        """Make one of the two neighbouring events for which that takes the fewest kernel values.
-
-        Return whose indicators must be renewed for that, and from which coefficients to which.
-        """
+        """Make the cheaper of two neighbouring events; return whose indicators to renew, from what to what."""
         sizes = [size for event in self._events[:-1] for size in (len(event.ids), len(event.changed))]
         totals = self._count(*sizes)
         k = int(np.argmin(totals[::2] * totals[1::2]))

@@ -10,11 +10,9 @@ measure but do not act upon.
 `dsgd.svm.kernel_solver.elimination` for the test and the schedules. Nothing here decides whether a run is done: that is
 the proof over all samples (`dsgd.svm.kernel_solver.block`).
 
-**Large problems from few samples** (`Growth`): solve a part, add as many samples again, and repeat. Elimination alone
-cannot help a run in its first half: while most variables still have to move, the extremes lie far apart and nothing is
-settled, and each of those variables costs a kernel row over all samples. Among a few samples such a row is short, and
-the machine found there predicts the place of most of the others. So each time a batch as large as all earlier ones is
-added:
+**Large problems from few samples** (`Growth`): solve a part, add as many samples again, and repeat
+(docs/elimination.rst). Elimination alone cannot help while the extremes lie far apart. Among a few samples a kernel row
+is short, and the machine found there predicts the place of most of the others. So with each batch:
 
 1. u of the batch is computed in float64, and counts towards the proof (`dsgd.svm.kernel_solver.state`);
 2. of the samples that violate by more than the margin, as much of each sign as the other has goes to its bound at once,
@@ -24,8 +22,7 @@ added:
 3. those settled by more than the margin are left out, the others become active.
 
 Predictions from few samples are sometimes wrong. So when all are there and the gap has come down, those left out are
-looked at again (`InactiveSamples.look_again`), before the free variables have settled: a mistake that only the proof
-finds moves all of these once more, at n values each.
+looked at again (`InactiveSamples.look_again`): a mistake that only the proof finds moves all free variables once more.
 
 The cost of the first samples predicts that of the whole without this method: the same for each pair of samples. Half of
 that is saved at best, where support vectors are at their bounds; free ones change to the end, and cost their n values
@@ -241,10 +238,7 @@ class InactiveSamples:
         return found
 
     def add(self, ids: IntVector, slack: FloatVector) -> None:
-        """Note that samples of this rank, whose u is right, are left out, and how far they are beyond the extremes.
-
-        All ranks call this together.
-        """
+        """Note that samples here, whose u is right, are left out, and how far; called by all ranks together."""
         beta, places = self.state.beta(), self.state.peers.place(ids)
         self.trail.add(places, beta)
         self._slack[places] = slack
@@ -410,11 +404,7 @@ _BATCH_ROUNDS = 50
 
 
 def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVector]:
-    """Leave only a few samples active where that pays; return the others in batches, none where it does not.
-
-    It pays where the rows of all samples do not fit into the cache and there are enough of them, and is meant for
-    problems that start at zero. All ranks leave the same samples active.
-    """
+    """Leave a few samples active where that pays, the same on all ranks; return the others in batches."""
     n = matrix.n
     is_at_zero = dual.u is None and not dual.alpha.any() and matrix.n_active == n
     if not (is_at_zero and matrix.is_large) or n < _TIMES_FIRST * n_first:

@@ -146,15 +146,12 @@ def _total(values):  # type: ignore[no-untyped-def]
 def solve_pairs(kernel_of, rows, order, own, owns, places, duals, tol, limits, fewests, memory, sums, results, events):  # type: ignore[no-untyped-def]
     """Solve the duals of pairs of classes; the variables change, ``results`` and ``events`` are set.
 
-    - `rows`, shape (n_rows, width): prepared rows, those of a class one after another; or the given matrix.
     - `own`, `owns`, shape (n_pairs, 2): values within classes, and where those of either class begin; below zero
       where they are not held.
     - `places`, shape (n_pairs, 4): where the rows of either class begin and end; the samples of a pair are those of
       the first, then the second.
     - `duals`, shape (4, n): signs, linear terms, upper bounds and variables, those of one pair after those of
       another.
-    - `limits`, `fewests`, shape (n_pairs,): steps at most; members that a round adds at least. With as many as
-      there are samples all are members at once.
     - `events`, shape (n_pairs * n_records, 4): takes of each event whether it is a proof, the steps, the gap and
       the values computed; the events of a pair come after those of the one before, and are `n_records` at most.
     """
@@ -380,10 +377,7 @@ class ClassPairs:
     def solve_many(
         self, pairs: IntVector, samples: IntVector, dual: Dual, *, tol: float, max_iter: int, pool: Pool
     ) -> list[tuple[IntVector, FloatVector, Solution]]:
-        """Solve the duals of pairs, one after another, in one call: of tiny pairs most time would go into calls.
-
-        - returned: of each pair its samples with coefficients, these, and the rest of its solution.
-        """
+        """Solve the duals of tiny pairs in one call; return the coefficients and solution of each."""
         pool.check()
         begin, sizes = time.perf_counter(), np.diff(self._ends)[pairs].sum(axis=1)
         parts = np.concatenate([dual.y, dual.p, dual.upper, dual.alpha])
@@ -439,10 +433,7 @@ class ClassPairs:
 
 
 def _solutions(told: FloatMatrix, records: FloatMatrix, sizes: IntVector, seconds: float) -> Iterator[Solution]:
-    """Yield the solutions of pairs of so many samples from what is told of them; variables are left out.
-
-    There may be thousands, so that what Python does for each is little, and few objects: numbers are taken by columns.
-    """
+    """Yield the solutions of maybe thousands of pairs from what is told of them, by columns; without variables."""
     n_records, is_proof = told[:, 2].astype(np.int64), records[:, 0] > 0.0
     ends = np.concatenate([[0], np.cumsum(n_records)])
     names, steps, values = np.where(is_proof, "verify", "block"), *records[:, [1, 3]].astype(np.int64).T

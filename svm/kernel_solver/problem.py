@@ -46,10 +46,7 @@ def duality_gap(
     n_groups: int,
     peers: Peers | None = None,
 ) -> float:
-    """Return the least duality gap over all thresholds.
-
-    - returned: not negative; infinite where a variable without a bound violates its margin.
-    """
+    """Return the least duality gap over all thresholds; infinite where a variable without a bound violates."""
     total = 0.0
     for g in range(n_groups):
         of = (group == g) if n_groups > 1 else ...  # all
@@ -62,11 +59,7 @@ def duality_gap(
 
 
 def _of_ranks(y: AnyArray, upper: AnyArray, alpha: AnyArray, points: AnyArray, peers: Peers) -> float:
-    """Return what `_of_group` does of the variables of all ranks.
-
-    The quantile is the least point up to which the weights are enough. It is searched among floats, which are in the
-    order of their bits read as integers: each time some hundred of them are tried at once.
-    """
+    """Return what `_of_group` does of all ranks; the quantile is searched among the bits of floats, by hundreds."""
     is_bounded = np.isfinite(upper)
     sums = np.array([float((~is_bounded).sum()), float(upper[is_bounded].sum()), float(alpha.sum())])
     peers.add_up(sums)
@@ -128,10 +121,7 @@ SUM_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Dual:
-    """The dual problem; r variables share each of n samples (r = 2 for regression).
-
-    - `u`, shape (n,): k(yα) of the start in float64, where it is known: no kernel value is then needed to begin.
-    """
+    """The dual problem; r variables share each of n samples, and `u`, where known, is k(yα) of the start."""
 
     y: FloatMatrix
     p: FloatMatrix
@@ -268,10 +258,7 @@ def settled(dual: Dual, alpha: FloatMatrix, peers: Peers) -> FloatMatrix:
 
 
 def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector, peers: Peers | None = None) -> tuple[float, float]:
-    """Return the dual objective and the duality gap of variables, shape (r, n), for u = K(yα) of all samples.
-
-    With `peers` each rank has what its samples have of all that.
-    """
+    """Return the dual objective and the gap of variables, shape (r, n), for u = K(yα); of those of all `peers`."""
     objective = np.array([0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())])
     if peers is not None:
         peers.add_up(objective)

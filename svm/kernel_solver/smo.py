@@ -148,10 +148,7 @@ def _set_bars(bar_up, bar_low, g, k, y, upper, alpha):  # type: ignore[no-untype
 
 @part()
 def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: ignore[no-untyped-def]
-    """Move the pairs (i, j) and (a, b) together as far as it pays; return whether they have moved.
-
-    Apart from the loop of steps, which would be slower with this in it.
-    """
+    """Move two pairs together as far as it pays, apart from the faster loop of steps; return whether they moved."""
     g, h = f[i] - f[j], f[a] - f[b]
     first = np.float64(K[i, i]) + K[j, j] - 2.0 * np.float64(K[i, j])
     second = np.float64(K[a, a]) + K[b, b] - 2.0 * np.float64(K[a, b])
@@ -199,10 +196,7 @@ def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: i
 
 @part()
 def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_steps, max_rows):  # type: ignore[no-untyped-def]
-    """Minimise over the free variables by conjugate gradients, until the f of each group differ by less than `tol`.
-
-    Return the products made, and whether `max_rows` ended it. Apart from the loop of steps, as `_turn`.
-    """
+    """Minimise over free variables by conjugate gradients, to `tol`; return products, and if `max_rows` ended it."""
     q, made, n_rows, size, scale, is_fresh = len(y), 0, 0, 0.0, 1.0, True
     rest, move, change = np.empty(q), np.empty(q), np.empty(q)
     move[:] = 0.0
@@ -343,10 +337,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
 
 @kernel
 def extremes(u, c, y, upper, alpha, group, least, most):  # type: ignore[no-untyped-def]
-    """Set least[g] = min f over I_up and most[g] = max f over I_low; return the largest violation.
-
-    ``u`` has shape (n,); ``c, y, upper, alpha, group`` have shape (r, n): r variables share a row.
-    """
+    """Set least[g] = min f over I_up and most[g] = max f over I_low; return the largest violation."""
     least[:] = np.inf
     most[:] = -np.inf
     for v in range(y.shape[0]):
@@ -366,10 +357,7 @@ def extremes(u, c, y, upper, alpha, group, least, most):  # type: ignore[no-unty
 
 @kernel
 def collect(u, c, y, upper, alpha, group, least, most, side, which, keys, places):  # type: ignore[no-untyped-def]
-    """Collect the violating variables of a group: those of I_up with f < most, or of I_low with f > least.
-
-    ``keys`` takes f for I_up (`side` 0) and −f for I_low (`side` 1), ``places`` the flat numbers; return how many.
-    """
+    """Collect in `keys` and `places` the violators of a group, of I_up by f or of I_low by −f; return how many."""
     count = 0
     n = y.shape[1]
     for v in range(y.shape[0]):

@@ -15,31 +15,24 @@ elimination asked for
 
 A limit of steps applies to kernel solvers alone, and elimination that was asked for needs one as the first solver.
 
-**The direct solver**: kernel rows of the relevant samples are computed once and kept. Most samples of a pair are never
-looked at closely. The solver holds members, whose rows over all samples lie in memory in float64. A round takes as new
-members the samples that violate optimality most, solves the problem of all members to a tenth of the gap, and adds the
-rows of those that moved to u = K(yα). Each row is computed once, in one product with others, and never discarded; the
-rounds, cache and elimination of `dsgd.svm.kernel_solver.block` would cost more than the steps. The proof over all
-samples costs no kernel value, because every sample with a coefficient is a member: u is summed again from the stored
-rows.
+**The direct solver** (docs/svm.rst): members, whose rows over all samples lie in memory in float64. A round takes as
+new members the samples that violate optimality most, solves the problem of all members to a tenth of the gap, and adds
+the rows of those that moved to u = K(yα). Every sample with a coefficient is a member, so the proof over all samples
+costs no kernel value.
 
 It ends when the proof holds, steps are spent, proofs no longer see the gap fall where rounding may hide it, or the run
 stands still (`dsgd.svm.kernel_solver.elimination`). Every round takes a step, has a new member, or leads to a proof.
 Cost: n kernel values for each of m members, mostly a small multiple of the number of support vectors, and m² more
 numbers of memory. Source: SMO as in `dsgd.svm.kernel_solver.smo`, over an active set that only grows.
 
-**A linear kernel from weights.** With k(x, z) = x'z the dual of `dsgd.svm.kernel_solver.block` is that of a linear
-machine of the hinge or the epsilon-insensitive loss whose intercept is not penalised
-(`dsgd.svm.linear_solver.problem`). A step on two variables costs n kernel values; a visit of coordinate descent one
-row, and a Newton step one pass over the rows. Where rows are many more than columns, or differ in scale, or C is large,
-that is ten to thousands of times less work.
+**A linear kernel from weights.** With k(x, z) = x'z the dual is that of a linear machine whose intercept is not
+penalised (`dsgd.svm.linear_solver.problem`). A step on two variables costs n kernel values; a visit of coordinate
+descent one row, and a Newton step one pass over the rows: ten to thousands of times less work.
 
-The linear solver runs to a small duality gap. Its dual variables are in their intervals; the error of their sum
-is taken from the free ones. Then u = K(yα) = X(X'yα) is computed over all samples in float64, and the kernel solver
-continues from there, mostly without a step, to its own criterion and its own proof. On few rows, or on too many columns
-for them, the kernel solver begins, and the linear one follows if that does not end soon; so it does, for fewer steps,
-on small pairs of classes of a few columns. Of two starts the one with the lower dual objective is taken, so nothing is
-lost if the linear solver makes little progress.
+The error of the sum of its dual variables is taken from the free ones; then u = X(X'yα) is computed over all samples in
+float64, and the kernel solver continues to its own proof, mostly without a step. On few rows, or many columns, the
+kernel solver begins, and the linear one follows if that does not end soon. Of two starts the one with the lower dual
+objective is taken, so nothing is lost if the linear solver makes little progress.
 
 Source: the solvers are those of `dsgd.svm.linear_solver.solve`; the combination is ours.
 """
@@ -99,10 +92,7 @@ def solve_dual(
     is_pairwise: bool = False,
     linear_rows: Callable[[], Any] | None = None,
 ) -> Solution:
-    """Solve the dual to `tol`, by the solver that suits it.
-
-    - `linear_rows`: of a linear kernel in one process, returns the rows, less what the kernel takes off.
-    """
+    """Solve the dual to `tol`, by the solver that suits it; `linear_rows` returns those of a linear kernel."""
     limits: dict[str, Any] = {"tol": tol, "elimination": elimination}
     is_idle = elimination.starts_idle()
 
@@ -122,10 +112,7 @@ def solve_dual(
 
 
 def solve_directly(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int) -> Solution:
-    """Solve the dual to `tol`.
-
-    - returned: not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
-    """
+    """Solve the dual to `tol`; unconverged if steps ran out, rounding hides the gap, or nothing came nearer."""
     begin = time.perf_counter()
     limit = max_iter if max_iter >= 0 else max(10_000_000, 100 * matrix.n)
     members, counts = _Members(dual, matrix), Counts()
@@ -275,10 +262,7 @@ def solve_from_weights(
     pool: Pool,
     may_begin: bool = True,
 ) -> Solution:
-    """Solve the dual of a linear kernel.
-
-    - returned: that of the last run; its steps are those of all runs, passes and Newton steps included.
-    """
+    """Solve the dual of a linear kernel; the steps are those of all runs, passes and Newton steps included."""
     n, found = dual.y.shape[1], None
     if not (may_begin and weights_begin(n, X.shape[1])):
         found = run(dual, FIRST_STEPS * dual.y.size)

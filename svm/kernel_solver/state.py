@@ -110,10 +110,7 @@ class BestLists:
         return 2 + self.n_told
 
     def pack(self, lists: Sequence[tuple[AnyArray, ...]], added: AnyArray) -> FloatVector:
-        """Return lists of finite keys, their numbers and what is told, sorted as `best` does, and words, in one vector.
-
-        Numbers are exact up to 2**53.
-        """
+        """Return sorted lists of keys, numbers (exact up to 2**53) and what is told, and words, in one vector."""
         size = int(self._ends[-1])
         words = np.zeros(self._n_words * size + len(added))
         words[:size] = np.inf
@@ -152,11 +149,7 @@ _FALLEN = 100.0  # sums that have been so many times as large have lost two digi
 
 
 class ExactSums:
-    """The sums u = K beta in float64, each with the coefficients it is right for.
-
-    Samples may be divided among ranks. Vectors over samples are then over those of this rank, in the order of
-    ``matrix.mine``, and all ranks call the methods together.
-    """
+    """The sums u = K beta of samples of this rank, in float64, each with the coefficients it is right for."""
 
     def __init__(self, matrix: KernelMatrix) -> None:
         self._matrix = matrix
@@ -338,11 +331,7 @@ class _Columns:
 
 
 class _Given:
-    """Adds to the sums of samples without coefficients what those add that were given some, many of these at a time.
-
-    A sample has met those of the parts before its own already, and those with coefficients have met each other, but for
-    those of one part.
-    """
+    """Adds what given samples, many at a time, add to the sums of samples without coefficients."""
 
     def __init__(self, matrix: KernelMatrix, added: FloatVector) -> None:
         self._matrix, self._added = matrix, added
@@ -437,10 +426,7 @@ class State:
         return int(np.count_nonzero((self.alpha > 0) & (self.alpha < self.dual.upper)))
 
     def change(self, chosen: IntVector, before: FloatVector, after: FloatVector, upper: FloatVector) -> None:
-        """Set variables, of any ranks, by number, from one value to another; `upper` are their bounds.
-
-        Variable v of sample i has the number v n + i.
-        """
+        """Set variables, of any ranks, by number v n + i, from one value to another; `upper` are their bounds."""
         n = self.matrix.n
         if self.peers.is_alone:
             self.alpha.reshape(-1)[chosen] = after

@@ -62,10 +62,7 @@ def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-unt
 
 @kernel
 def add_rows_of_slabs(u, flat, m, bounds, rows, coefs, start, stop):  # type: ignore[no-untyped-def]
-    """Add coefs[s] times row rows[s] of a matrix of m rows to u; of it slabs start..stop of columns, each a matrix.
-
-    They lie one after another; slab t has columns bounds[t] to bounds[t + 1].
-    """
+    """Add coefs[s] times row rows[s] to u, of the slabs start..stop of columns, which bounds divide."""
     for t in range(start, stop):
         begin, end = bounds[t], bounds[t + 1]
         add_rows(u[begin:end], flat[m * begin : m * end], end - begin, rows, coefs, np.int64(0), end - begin)
@@ -73,10 +70,7 @@ def add_rows_of_slabs(u, flat, m, bounds, rows, coefs, start, stop):  # type: ig
 
 @kernel
 def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignore[no-untyped-def]
-    """Set rows start..stop of `out` that are cached, and their mirror images among the columns of those that are not.
-
-    Row positions[a] is held in slot slots[a], or not if that is negative.
-    """
+    """Set rows start..stop of `out` that are cached (slots[a] >= 0), and their mirror images for the others."""
     for a in range(start, stop):
         if slots[a] >= 0:
             source = np.uint64(slots[a] * stride)
@@ -88,10 +82,7 @@ def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignor
 
 @kernel
 def compact_rows(flat, stride, slots, keep, start, stop):  # type: ignore[no-untyped-def]
-    """Move the kept columns of the rows in `slots` (ascending), from start to stop, to their new places in `flat`.
-
-    Row s goes to the place of s rows of the new width.
-    """
+    """Move the kept columns of the rows in `slots` (ascending), from start to stop, to their new places in `flat`."""
     width = np.uint64(len(keep))
     # In place: slots ascend and rows become shorter, so no row is overwritten before it is read.
     for s in range(np.uint64(start), np.uint64(stop)):
@@ -102,10 +93,7 @@ def compact_rows(flat, stride, slots, keep, start, stop):  # type: ignore[no-unt
 
 @kernel
 def move_rows(flat, n, slots, first, width, start, stop):  # type: ignore[no-untyped-def]
-    """Move n values from the beginning of each slot slots[s], start <= s < stop, to row first + s of rows so wide.
-
-    A slot is n values wide. A row may overlap its own new place, but no other's.
-    """
+    """Move n values of each slot slots[s], start <= s < stop, to row first + s; each may overlap its own place."""
     for s in range(start, stop):
         source, target = np.uint64(slots[s] * n), np.uint64((first + s) * width)
         if source < target < source + np.uint64(n):
@@ -132,11 +120,7 @@ _MOVED = 2**17  # values that a thread moves at a time
 
 
 class RowCache:
-    """Rows of the kernel matrix by sample, over the active samples of this rank.
-
-    - `n_columns`: active samples of this rank, the length of a row.
-    - `n_samples`: samples whose rows may be requested, numbered from 0; None for as many as columns.
-    """
+    """Rows of the kernel matrix over the `n_columns` active samples of this rank, of any of `n_samples`."""
 
     def __init__(self, max_bytes: int, n_columns: int, dtype: Any, n_samples: int | None = None) -> None:
         dtype = np.dtype(dtype)
@@ -319,11 +303,7 @@ def share_pays(X: Any) -> bool:
 
 
 class Distances:
-    """Minus the squared distances of some rows with all rows, computed at their first use.
-
-    - `samples`, shape (n,): which of them are meant.
-    - `n_threads`: threads that compute them.
-    """
+    """Minus the squared distances of `samples` with all rows, computed at their first use by `n_threads`."""
 
     def __init__(self, X: Any, samples: IntVector, max_bytes: int, n_threads: int) -> None:
         n = len(samples)

@@ -129,10 +129,7 @@ def exponentials(values: AnyArray) -> None:
 
 
 def fits(*arrays: AnyArray) -> bool:
-    """Return whether arrays are as these kernels want them: of one type, contiguous, and not read-only.
-
-    For each other kind of array numba would compile a kernel once more.
-    """
+    """Return whether arrays are of one type, contiguous and writable; for others Numba would compile once more."""
     dtype = arrays[0].dtype
     return all(a.dtype == dtype and a.flags.c_contiguous and a.flags.writeable for a in arrays)
 
@@ -252,9 +249,6 @@ def scale_gamma(
     Rows count by their weights in Var X, so a row of weight two is the same as two rows; scikit-learn ignores weights
     here.
 
-    - `gamma`: the parameter of the estimator.
-    - `X`, shape (n, d): rows.
-    - `weights`, shape (m,): weights of these rows.
     - `index`, shape (m,): the rows to use, in this order; None takes all.
     """
     if not isinstance(gamma, str):
@@ -333,8 +327,6 @@ def survey(kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = No
     Where coefficients sum to zero, Σ β_j (x_j − m)'(x_i − m) is Σ β_j x_j'x_i less one number for all i: the dual is
     the same. Of rows far from the origin the latter leaves few digits, so a linear kernel takes the former.
 
-    - `X`, shape (n, d): rows.
-    - `index`, shape (m,): which of them are meant.
     - `sparse`: whether rows are multiplied as CSR; None asks `prefers_sparse`.
     - `balanced`: whether the coefficients of all problems sum to zero.
     """
@@ -383,12 +375,8 @@ def prepare(
 ) -> Rows:
     """Return rows ready for `block_values`.
 
-    - `kernel`: the kernel, not ``precomputed``.
-    - `X`, shape (n, d): rows.
-    - `dtype`: float32 or float64, the type of products.
     - `shift`, shape (d,): taken off dense rows; the same for both sides.
     - `sparse`: whether rows are kept as CSR.
-    - `index`, shape (m,): which rows are taken, in which order; None takes all.
     """
     if kernel.function is not None:
         plain = X if index is None else X[index]
@@ -453,10 +441,7 @@ def left_bytes(rows: Rows) -> int:
 
 
 def left_form(kernel: Kernel, rows: Rows) -> list[tuple[int, int, Left]]:
-    """Return (start, stop, part) of the left rows; sparse rows come in parts whose densified form stays small.
-
-    Of wide rows a part has the columns only that its rows have, and so few rows that there are not many.
-    """
+    """Return (start, stop, part) of the left rows; sparse rows come in parts whose densified form stays small."""
     if rows.sparse is not None and rows.offsets is not None:
         parts, begin = [], 0
         while begin < rows.n:
@@ -491,20 +476,14 @@ def _densified_part(
 
 
 def tile_rows(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> tuple[AnyArray, AnyArray] | None:
-    """Return left and right rows for the kernels of `dsgd.svm.kernels.functions`, None where they are not of that kind.
-
-    - `kernel`, `left`, `right`, `out`: as in `row_values`.
-    """
+    """Return left and right rows for compiled tiles, as in `row_values`; None where they are not of that kind."""
     if left.rows.dense is None or right.dense is None or kernel.name not in {"rbf", "linear"}:
         return None
     return (left.rows.dense, right.dense) if fits(out, left.rows.dense, right.dense) else None
 
 
 def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
-    """Set `out` to the values of left rows with right rows.
-
-    - `out`, shape (q, right.n): where values go, float32 or float64.
-    """
+    """Set `out`, shape (q, right.n), to the values of left rows with right rows."""
     tiled = tile_rows(kernel, left, right, out)
     if tiled is not None:
         tile_values(*tiled, out, kernel.name == "rbf", is_single(out.dtype))

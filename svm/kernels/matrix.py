@@ -30,11 +30,7 @@ _FILL_ROWS, _FILL_COST = 16, 200_000  # rows of one product: at least so many, e
 
 @dataclass(frozen=True)
 class Picked:
-    """Some samples and the rows of their features, wherever they come from.
-
-    - `ids`, shape (q,): the samples.
-    - `index`, shape (q,): which row belongs to each sample.
-    """
+    """Some samples, `ids`, and the rows of their features, `index` of each, wherever they come from."""
 
     ids: IntVector
     rows: Rows
@@ -53,8 +49,6 @@ class KernelMatrix:
     - `X`, shape (n, d): rows of this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
     - `samples`, shape (n,): the rows of the samples of this rank, in the order of their numbers (with
       ``precomputed``, rows and columns); None takes all.
-    - `cache_bytes`: bytes of cached rows at most.
-    - `peers`: the ranks among which samples are divided; None if all are here.
     - `shift`, shape (d,): with `peers`, subtracted from dense rows for rbf, the same on all ranks.
     - `sparse`: with `peers`, whether rows are multiplied as CSR.
     """
@@ -177,10 +171,7 @@ class KernelMatrix:
         return picked
 
     def block(self, picked: Picked) -> FloatMatrix:
-        """Return the values among some active samples, shape (q, q), in the type of rows; cached ones are read.
-
-        They are gone with the next call, or with that of `values`.
-        """
+        """Return the values among active samples, shape (q, q), in the type of rows, until the next call."""
         q = len(picked.ids)
         out = self.lend(q * q).reshape(q, q)
         slots = self._cache.peek(picked.ids)
@@ -193,10 +184,7 @@ class KernelMatrix:
         return out
 
     def dealt(self, block: FloatMatrix, where: IntVector) -> FloatMatrix:
-        """Return the values of a `block` for variables, whose samples are at `where` in it, shape (m, m).
-
-        They are gone as it is.
-        """
+        """Return the values of a `block`, which are lost, for variables whose samples are at `where`, shape (m, m)."""
         q, m = len(block), len(where)
         out = self.lend(q * q + m * m)[q * q :].reshape(m, m)  # behind the block, in pages that are there
         args = (block.reshape(-1), q, where, where, out)
@@ -204,10 +192,7 @@ class KernelMatrix:
         return out
 
     def lend(self, size: int, dtype: Any = None) -> AnyArray:
-        """Return memory for so many values, of the type of rows if none is given.
-
-        It is lent again by the next call, of this matrix or another one with its pool: `block` and `values` call it.
-        """
+        """Return memory for so many values, until the next call (`block`, `values`) of any matrix with this pool."""
         dtype = np.dtype(dtype or self.dtype)
         return self.pool.lend(size * dtype.itemsize).view(dtype)
 
@@ -222,10 +207,7 @@ class KernelMatrix:
         self.pool.slabs(work, len(samples), max(_FILL_ROWS, int(_FILL_COST / (len(self.active) * self.value_cost))))
 
     def _compute_block(self, out: FloatMatrix, picked: Picked, where: IntVector) -> None:
-        """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows.
-
-        A value and its mirror image are computed once, where the kernel is known to be symmetric.
-        """
+        """Set out[where, where], a few rows at a time; symmetric values are computed once."""
         rows = picked.take(where)
         is_symmetric = self.kernel.name not in {"precomputed", "callable"}
         starts = np.arange(0, rows.n, _BLOCK_ROWS)
@@ -267,10 +249,7 @@ class KernelMatrix:
         coefs: FloatVector,
         settled: IntVector | None = None,
     ) -> None:
-        """Add the rows of some picked samples, times coefficients, to `u`, shape (n_active,); new rows are cached.
-
-        Rows of the `settled` samples, which may not be needed again, are the first to leave the cache.
-        """
+        """Add rows of samples, times coefficients, to `u`, and cache them; those `settled` leave the cache first."""
         cache, ids = self._cache, picked.ids[which]
         slots = cache.find(ids)
         held = slots >= 0
@@ -408,10 +387,7 @@ class KernelMatrix:
         return slabs, sums
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
-        """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
-
-        Targets are on this rank, sources on any.
-        """
+        """Return K[targets, sources] coefs in float64, from values in `dtype`; sources may be on any rank."""
         # Made for each product: kept, it and this object would hold each other, and the memory of the cache.
         products = Products(self._features, self.pool, self._prepared, self._rows_of)
         sums, n_values = products.sums(targets, sources, coefs, dtype)

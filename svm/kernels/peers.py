@@ -189,10 +189,7 @@ class Peers:
         return totals.astype(np.int64)
 
     def entries(self, values: FloatVector) -> tuple[IntVector, FloatVector]:
-        """Return the samples of all ranks for which a vector over those of each is not zero, ascending, and its values.
-
-        A rank that is alone gives one entry for each sample, and others one for each of theirs.
-        """
+        """Return the samples of all ranks for which a vector is not zero, and its values; of one rank alone all."""
         places = np.flatnonzero(values)
         if self._group is None:
             return places, values[places]
@@ -304,15 +301,7 @@ _HELD_BYTES = 16 * 2**20
 
 
 class SampleRows:
-    """Features of the samples of this rank.
-
-    - `X`, shape (n, d): rows of this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
-    - `samples`, shape (n,): the rows of the samples of this rank, in the order of their numbers (with
-      ``precomputed``, rows and columns); None takes all.
-    - `peers`: the ranks among which samples are divided; None if all are here.
-    - `shift`, shape (d,): with `peers`, subtracted from dense rows for rbf, the same on all ranks.
-    - `sparse`: with `peers`, whether rows are multiplied as CSR.
-    """
+    """Features of the samples of this rank."""
 
     def __init__(
         self,
@@ -392,10 +381,7 @@ class SampleRows:
         return self.peers.is_alone or (self._exact is not None and self._exact.n == self.peers.n)
 
     def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> tuple[IntVector, IntVector]:
-        """Hand samples of some ranks over to others, (from, to, samples) each; return those sent and those received.
-
-        All ranks call this together.
-        """
+        """Hand samples over, (from, to, samples) each, with all ranks together; return those sent and received."""
         before = self.here
         given, taken, parts = [before[:0]], [before[:0]], []
         for giver, taker, ids in plan:

@@ -56,10 +56,7 @@ class Held(NamedTuple):
 
 
 class Slabs(NamedTuple):
-    """A matrix of m rows by slabs of columns, each of them a matrix and one after another in `flat`.
-
-    Slab t has the columns from ``bounds[t]`` to ``bounds[t + 1]``.
-    """
+    """A matrix of m rows in `flat` by slabs, one after another: slab t has columns bounds[t] to bounds[t + 1]."""
 
     flat: AnyArray
     m: int
@@ -76,12 +73,7 @@ def values_by_slabs(
     *,
     n_features: int,
 ) -> tuple[Slabs, FloatMatrix]:
-    """Return K[rows, columns], shape (m, n), and coefs K', shape (k, m).
-
-    - `columns`: whose n samples the columns are.
-    - `coefs`, shape (k, n): coefficients of the columns.
-    - `memory`, shape (m * n,): where the values are written.
-    """
+    """Return K[rows, columns], shape (m, n), written into `memory`, and coefs K', shape (k, m)."""
     edges = np.cumsum([0, *(len(held.ids) for held in columns)])
     bounds = np.array([*(at for a, b in pairwise(edges) for at in range(a, b, _SLAB)), int(edges[-1])])
     slabs, sums = Slabs(memory, rows.n, bounds), np.zeros((len(bounds) - 1, len(coefs), rows.n))
@@ -146,10 +138,7 @@ _Part: TypeAlias = tuple[int, int, functions.Left, int]
 
 @dataclass(frozen=True)
 class Sums:
-    """Computes sums of kernel values.
-
-    - `pool`: threads, over right rows.
-    """
+    """Computes sums of kernel values, by threads over right rows."""
 
     kernel: functions.Kernel
     dtype: Any
@@ -163,9 +152,6 @@ class Sums:
         Left rows are held ready, 64 MB of them at most; right rows are made ready once for each time, a slab per
         thread.
 
-        - `left`, `right`: ``left(start, stop)`` returns prepared rows.
-        - `coefs`, shape (n_left, m): coefficients.
-        - `out`, shape (n_right, n_out): sums, float64.
         - `groups`: where each group of left rows ends, and which columns of `out` its sums go to, shape (n_groups,
           m); without, to all m.
         """
@@ -237,10 +223,7 @@ class Sums:
         places: AnyArray,
         out: FloatMatrix,
     ) -> None:
-        """Add the sums over each part of left rows to the columns of `out` at its places.
-
-        Parts of `whole`, which has all left rows, take one compiled call.
-        """
+        """Add the sums over each part of left rows to columns of `out`; parts of `whole` take one compiled call."""
         tiled = None if whole is None else functions.tile_rows(self.kernel, whole, right, tile)
         if tiled is not None and functions.fits(tile, coefs):
             bounds = np.array([parts[0][0], *(end for _, end, _, _ in parts)])
@@ -281,12 +264,7 @@ class Sums:
     def symmetric(
         self, rows: Callable[[IntVector], Rows], sources: IntVector, others: IntVector, coefs: FloatVector
     ) -> tuple[FloatVector, FloatVector, int]:
-        """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and for other samples.
-
-        - `rows`: ``rows(ids)`` returns prepared rows.
-        - `sources`, `others`, shape (m,) and (n,): samples, none in both.
-        - `coefs`, shape (m,): coefficients of the sources.
-        """
+        """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and for other samples."""
         m, right, out = len(sources), np.concatenate([sources, others]), np.zeros(len(sources) + len(others))
         slab = self._meet(rows, sources, right, (coefs, coefs), (out, out), is_own=True)
         return out[:m], out[m:], sum(min(slab, m - start) * (len(right) - start) for start in range(0, m, slab))
@@ -297,12 +275,7 @@ class Sums:
         sides: tuple[IntVector, IntVector],
         coefs: tuple[FloatVector, FloatVector],
     ) -> tuple[FloatVector, FloatVector]:
-        """Return what the samples of either side add to the sums of the other; a value between them is computed once.
-
-        - `rows`: ``rows(ids)`` returns prepared rows.
-        - `sides`, shape (m,) and (n,): samples, none on both sides.
-        - `coefs`, shape (m,) and (n,): their coefficients.
-        """
+        """Return what samples of either side add to the sums of the other; a value between them is computed once."""
         sums = np.zeros(len(sides[0])), np.zeros(len(sides[1]))
         if len(sides[0]) and len(sides[1]):
             self._meet(rows, *sides, coefs, sums, is_own=False)
@@ -395,10 +368,7 @@ class Products:
         self._kernel, self._peers = features.kernel, features.peers
 
     def sums(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> tuple[FloatVector, int]:
-        """Return K[targets, sources] coefs in float64, and how many values were computed for it, in `dtype`.
-
-        All ranks call this together, with the same sources and their own targets, each sample at most once.
-        """
+        """Return K[targets, sources] coefs in float64, and how many values it took; called by all ranks together."""
         if np.dtype(dtype) == np.float64:
             self._features.keep_exact()
         has_all = self._features.are_here
@@ -438,10 +408,7 @@ class Products:
     def _between_ranks(
         self, sources: IntVector, is_both: AnyArray, coefs: FloatVector, sums: Sums, rows: Callable[[IntVector], Rows]
     ) -> tuple[FloatVector, AnyArray, int]:
-        """Return what sources that are targets of other ranks add to those of this one, which they are, and the values.
-
-        Of the values between the samples of two ranks each of the two computes half, and they tell each other the sums.
-        """
+        """Return what sources that are other ranks' targets add here; of their values each rank computes half."""
         rank, heard = self._peers.rank, self._peers.all_of(is_both.astype(np.uint8)).astype(np.bool_)
         out, ours, n_values = np.zeros(len(sources)), np.flatnonzero(is_both), 0
         for other in range(self._peers.size):
@@ -481,11 +448,7 @@ _DENSE_BYTES = 2**26
 
 
 def linear_sums(X: Any, coef: Any) -> FloatMatrix:
-    """Return X coef' in float64, shape (n, m), a slab of rows at a time.
-
-    - `X`, shape (n, d): rows, float32 or float64.
-    - `coef`, shape (m, d): weights, float64.
-    """
+    """Return X coef' in float64, shape (n, m), a slab of rows at a time."""
     if sp.issparse(coef) and 8 * coef.shape[0] * coef.shape[1] <= _DENSE_BYTES:
         coef = coef.toarray()
     out = np.empty((X.shape[0], coef.shape[0]))
@@ -507,12 +470,8 @@ def kernel_sums(
 ) -> FloatMatrix:
     """Return Σ_j k(x_i, z_j) coefs[j], shape (n, n_out), without ever holding that kernel matrix.
 
-    - `kernel`: the kernel, not ``precomputed``.
-    - `vectors`, shape (n_SV, d): support vectors.
-    - `coefs`, shape (n_SV, m): their coefficients.
     - `groups`: where each group of support vectors ends, and which of the `n_out` columns its sums go to, shape
       (n_groups, m).
-    - `X`, shape (n, d): rows.
     """
     out = np.zeros((X.shape[0], n_out))
     is_sparse = kernel.function is None and functions.prefers_sparse(vectors)

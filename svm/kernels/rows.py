@@ -187,20 +187,14 @@ def places_of(ids: AnyArray, n: int) -> IntVector:
 
 
 def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
-    """Return which rows represent all, and who represents each.
-
-    - returned: one row of each kind, in the order of the fingerprints of content and target.
-    """
+    """Return one row of each kind, by prints of content and target, who represents each, and summed weights."""
     return merge_prints(fingerprints(X, target), weights, lambda rows, others: rows_are_equal(X, target, rows, others))
 
 
 def merge_prints(
     prints: AnyArray, weights: FloatVector, are_equal: Callable[[IntVector, IntVector], bool]
 ) -> tuple[IntVector, IntVector, FloatVector]:
-    """Merge rows by their fingerprints, shape (n,); ``are_equal(rows, others)`` says whether pairs of rows are equal.
-
-    Returns what `merge_rows` does; no rows are merged if any two with one fingerprint differ.
-    """
+    """Merge rows by fingerprints as `merge_rows` does; none if two with one fingerprint differ (``are_equal``)."""
     used = np.flatnonzero(weights > 0)
     order, ordered = sort_hashes(prints[used])
     is_new = np.ones(len(order), dtype=np.bool_)
@@ -217,10 +211,7 @@ def merge_prints(
 
 
 def sums_by(owner: IntVector, weights: FloatVector, n: int) -> FloatVector:
-    """Return the sums of the weights of each of n owners, rounded once: bounds of many rows must be those of one.
-
-    One after another a hundred thousand equal weights would round to another sum than their product.
-    """
+    """Return the sums of the weights of each of n owners, rounded once, as bounds of many rows are those of one."""
     counts = np.bincount(owner, minlength=n)
     if counts.max(initial=0) <= 1:  # as mostly: no rows are equal
         return np.bincount(owner, weights=weights, minlength=n).astype(np.float64)
@@ -237,10 +228,7 @@ def fingerprints(X: Any, target: FloatVector) -> AnyArray:
 
 
 def distribute(merged: FloatMatrix, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatMatrix:
-    """Return the coefficients of all rows, shape (k, n); `merged`, shape (k, m), has those of equal rows in one.
-
-    They are filled one after the other, each up to its bound.
-    """
+    """Return the coefficients of all rows, shape (k, n): those of equal ones filled up to bounds, one by one."""
     used = owner >= 0
     counts = np.bincount(owner[used], minlength=merged.shape[1])
     out = np.where(used & (counts[owner] == 1), merged[:, owner], 0.0)

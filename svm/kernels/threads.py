@@ -70,10 +70,7 @@ class Buffers:
             return sum(len(buffer.bytes) for buffer in self._idle)
 
     def borrow(self, owner: Any, nbytes: int) -> AnyArray:
-        """Lend memory until `owner` is gone.
-
-        - `owner`: who uses it; the memory comes back when the owner is deleted.
-        """
+        """Lend memory until `owner` is gone."""
         with self._lock:
             fitting = [buffer for buffer in self._idle if len(buffer.bytes) >= nbytes]
             if fitting:
@@ -149,7 +146,6 @@ class StoppedError(Exception):
 class Pool:
     """Runs a function over slabs of a range.
 
-    - `n_threads`: threads; one means the calling thread.
     - `outer`: the pool in a slab of which this one is used: when that is over, this one is.
     - `check`: raises where what is done here is wanted no more.
     """
@@ -244,10 +240,7 @@ class Pool:
         return iter(found)
 
     def spread(self, work: Callable[[int, Pool], None], n: int) -> None:
-        """Call ``work(number, pool)`` for all numbers below n, several at once, each with a pool of one thread.
-
-        An exception, as that of ctrl-C in the main thread, ends all of them where they next use their pools.
-        """
+        """Call ``work(number, pool)`` for numbers below n, several at once, each with a pool that an exception ends."""
         idle = [Pool(1, None, self) for _ in range(self.n_threads)]
 
         def run(number: int, _: int) -> None:

@@ -212,11 +212,7 @@ def solve_cocoa(
     eliminate: bool = True,
     loose_bytes: float = -1.0,
 ) -> LinearSolution:
-    """Solve by CoCoA+ rounds, each of one local pass over the active rows.
-
-    - returned: the best weights met, and the last dual variables of this rank; equal weights and values on all
-      ranks.
-    """
+    """Solve by CoCoA+ rounds; return the best weights met, equal on all ranks, and this rank's dual variables."""
     rows = problem.rows
     n_rows, width = rows.n_rows, rows.width
     n_total, n_sharing = team.totals(float(n_rows), float(n_rows > 0))
@@ -292,11 +288,7 @@ class _LocalProblem:
 
 
 def outward_push(problem: LinearProblem, scores: FloatVector, beta: FloatVector) -> FloatVector:
-    """Return how far the derivative pushes each variable out of its interval, or back to zero.
-
-    - returned: above zero where a variable at an end of its interval, or at zero, is right to stay; not above zero
-      elsewhere.
-    """
+    """Return how far derivatives push variables out of their interval, or back to zero; above 0: right to stay."""
     slope = scores - problem.targets + problem.ridge * beta
     up, down = slope + problem.epsilon, slope - problem.epsilon
     at_zero = np.minimum(np.where(problem.high > 0.0, up, np.inf), np.where(problem.low < 0.0, -down, np.inf))

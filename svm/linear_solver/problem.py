@@ -198,11 +198,7 @@ class LinearRows:
 def gather_rows(
     X: Any, targets: AnyArray, weights: AnyArray, *, bias: float, seed: int, team: Team | None = None
 ) -> tuple[LinearRows, FloatVector, FloatVector]:
-    """Merge equal rows, drop rows of weight zero, and put the rest in the order that the module describes.
-
-    - `X`, shape (n, n_features): rows, float32 or float64, with indices of 32 or 64 bits; never changed, and shared
-      where no copy is needed.
-    """
+    """Merge equal rows, drop rows of weight zero, and put the rest in the order that the module describes."""
     team = Team() if team is None else team
     X = _without_zeros(X, team)
     targets = np.ascontiguousarray(targets, np.float64) + 0.0  # a negative zero becomes a positive one
@@ -386,10 +382,8 @@ def certify(
 ) -> tuple[float, float, int]:
     """Return P(weights), D(duals), and the number of rows that a solver should keep active.
 
-    Where the rows are divided among ranks, weights are those of all ranks, dual variables and `active` of this one.
-
-    - `duals`, shape (n_rows,): any dual variables in their intervals; balanced first if the intercept is not
-      penalised.
+    Where the rows are divided among ranks, dual variables and `active` are those of this one. Any dual variables in
+    their intervals will do.
     """
     if scores is None:
         scores = problem.rows.scores(weights, team)
@@ -412,11 +406,7 @@ def certify(
 def conclude(
     problem: LinearProblem, weights: FloatVector, duals: FloatVector, team: Team, tol: float, n_iter: int, solver: str
 ) -> LinearSolution:
-    """Return the solution of weights and dual variables, with its certificate.
-
-    - `duals`, shape (n_rows,): the last dual variables, of this rank. Their sum of rows is computed again, without
-      accumulated rounding.
-    """
+    """Return the certified solution of weights and dual variables, whose sum of rows is computed anew."""
     exact = team.add_up(problem.rows.combine(duals, team))
     primal, dual, _ = certify(problem, weights, duals, team, combined=exact)
     converged = relative_gap(primal, dual) <= max(tol, 1e-14)

@@ -17,26 +17,17 @@ the first two it starts next to its solution.
 
 Source: Rockafellar, Math. Oper. Res. 1976 (the proximal method); the secant is ours.
 
-**The choice**, by predicted cost. A pass of coordinate descent reads the active rows twice. A Newton step reads all
-rows once and the rows with curvature twice per iteration of conjugate gradients, of which its preconditioner leaves a
-few.
+**The choice**, by predicted cost, is the table of docs/linear-svm.rst. A pass of coordinate descent reads the active
+rows twice. A Newton step reads all rows once, and those with curvature twice per iteration of conjugate gradients.
 
-- Rows of few columns go to Newton's method, whatever the loss: a step is so short in compiled code that its twenty to
-  fifty take less than ten passes of coordinate descent.
-- A squared loss on more rows than columns goes to Newton's method: three to ten steps, at any scale of features and any
-  C that we met, against tens or hundreds of passes, because nearly every row stays active in coordinate descent. With
-  many rows per column it begins at the solution for some of the rows, found in the same way: then one or two steps over
-  all rows are left.
-- A squared loss on fewer rows than columns starts with coordinate descent: Newton's method from zero takes a hundred
-  steps to find the rows inside the margin of a problem that is nearly separable, and twenty from where a hundred
-  passes lead. It continues with Newton's method if the rate at which the gap closes predicts more than
-  `SMOOTH_PATIENCE` further passes.
-- Hinge and epsilon-insensitive losses start with coordinate descent, whose elimination leaves only the rows at the
-  margin after a few passes. On features of different scales, or at large C, that takes thousands of passes, which
-  cannot be known in advance; so the rate is watched here too, and if it predicts more than `PATIENCE` further passes,
-  plus one for every ten columns, Newton's method continues from there.
-- Of some hundred rows a Newton step costs more in calls from Python than a hundred passes, so there coordinate descent
-  may have more of them ahead.
+- Of few columns a step is so short in compiled code that twenty to fifty take less than ten passes.
+- A squared loss on more rows than columns keeps nearly every row active, so that coordinate descent takes up to
+  hundreds of passes; Newton's method takes three to ten steps, at any scale of features and any C that we met.
+- On fewer rows than columns Newton's method from zero takes a hundred steps to find the rows inside the margin, and
+  twenty from where a hundred passes lead.
+- Of a loss with a kink elimination leaves only the rows at the margin after a few passes; scales of features and large
+  C can make that thousands of passes, so the rate of the gap is watched (`PATIENCE`, `SMOOTH_PATIENCE`).
+- Of some hundred rows a Newton step costs more in calls from Python than a hundred passes.
 """
 
 from __future__ import annotations
@@ -55,8 +46,9 @@ from dsgd.linear_model.newton import solve_l1 as solve_by_working_sets
 from dsgd.linear_model.problem import Problem, SquaredHingeLoss, shrunk
 from dsgd.linear_model.problem import certify as certify_model
 from dsgd.svm.linear_solver.descent import FEW_ENTRIES, solve_cocoa, solve_dual_cd
-from dsgd.svm.linear_solver.newton import is_small, solve_newton
+from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearRows, LinearSolution, certify, relative_gap, spread
+from dsgd.svm.linear_solver.small import is_small
 from dsgd.types import FloatVector
 
 #: The constant column, in units of the root mean square length of the rows.
@@ -73,10 +65,7 @@ Solve = Callable[[LinearProblem, str, float, int, LinearSolution | None], Linear
 def solve_free_intercept(
     problem: LinearProblem, solver: str, solve: Solve, *, tol: float, max_iter: int, team: Team
 ) -> LinearSolution:
-    """Solve a problem whose intercept is not penalised.
-
-    - returned: the best weights met, that of the constant column last, and dual variables that sum to zero.
-    """
+    """Solve a problem with a free intercept; return the best weights, it last, and balanced dual variables."""
     rows = problem.rows
     best: FloatVector = np.zeros(rows.width)
     best_duals: FloatVector = np.zeros(rows.n_rows)
@@ -208,10 +197,7 @@ def make_l1_columns(rows: LinearRows, *, penalizes_intercept: bool) -> Columns:
 
 
 def solve_l1(problem: LinearProblem, columns: Columns, *, tol: float, max_iter: int) -> LinearSolution:
-    """Solve a problem of the squared hinge with the sum of absolute weights in place of half their squares.
-
-    The dual variables are those of `dsgd.linear_model.problem`: every column's combination is within one.
-    """
+    """Solve a problem of the squared hinge with an L1 penalty; dual variables as in `dsgd.linear_model.problem`."""
     costs = np.where(problem.high > problem.low, 0.5 / problem.ridge, 0.0)
     posed = Problem(columns, SquaredHingeLoss(problem.targets, costs), 1.0, 0.0)
     found = solve_by_working_sets(posed, np.zeros(columns.shape[1]), tol, max_iter, is_relative=True)

@@ -18,8 +18,10 @@ from members import FAMILY, Member, having
 
 ONE_STEP = Momentum(0.0, batch=8)
 OTHERS = [oracle for oracle in ORACLES if oracle != LINEAR]
+#: A mean beside the steps: no exchange by itself has a twin.
+BESIDE = Member(LocalSGD(8, overlap=True))
 #: Those that need no mailboxes.
-MEETING = [m for m in FAMILY if m.strategy.talks != "by mailbox"]
+MEETING = [*(m for m in FAMILY if m.strategy.talks != "by mailbox"), BESIDE]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_every_wire_gives_the_same_bits(member: Member, oracle: Any, kind: str) 
 
 
 @pytest.mark.parametrize("oracle", ORACLES, ids=repr)
-@pytest.mark.parametrize("member", [*FAMILY, Member(LocalSGD(8, overlap=True))], ids=repr)
+@pytest.mark.parametrize("member", [*FAMILY, BESIDE], ids=repr)
 def test_simulated_ranks_give_the_same_bits(member: Member, oracle: Any) -> None:
     """Ranks on a virtual clock end in the model of ranks that are threads, to the bit."""
     X, y = problem(90)

@@ -113,13 +113,16 @@ def test_the_wire_sums(n: int, tmp_path: Path) -> None:
 
 
 def test_the_study_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second call makes only the runs that the first has not made."""
+    """A second call makes only the runs that the first has not made; the page has the table and the figure."""
     first = epochs.main(tmp_path, epochs=(1,))
     again = epochs.main(tmp_path, epochs=(1, 2))
     assert [run.resumed for run in first] == [False] * 3
     assert [run.resumed for run in again] == [True] * 3 + [False] * 3
     assert len(capsys.readouterr().out.splitlines()) == 2
-    assert (tmp_path / "report.html").exists()
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "of test rows" in page
+    assert (tmp_path / "figures" / "accuracy.png").exists()
 
 
 _USES = """

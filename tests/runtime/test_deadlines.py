@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import gang_programs as programs
 from dsgd import Gang, SGDClassifier
 from dsgd.collectives import Group
+from dsgd.comm.deadlines import Deadlines
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.errors import GangTimeoutError, InvalidParameterError
@@ -25,7 +26,6 @@ from dsgd.runtime import Timeouts
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.timeouts import DEFAULT_TIMEOUTS
 from dsgd.runtime.train import TrainData, TrainJob, train
-from dsgd.runtime.train.decisions import Deadlines
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, OneShotAveraging
 from gang_cluster import client_fixture, cluster_fixture, on_ranks
 from gangs import run_ranks

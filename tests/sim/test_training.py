@@ -17,9 +17,6 @@ from dsgd import Gang, SGDClassifier, SGDRegressor
 from dsgd.cli import app
 from dsgd.datasets import split_rows
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.train import TrainData, TrainJob, train
-from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import (
     NETWORKS,
     Calibration,
@@ -36,11 +33,8 @@ from dsgd.sim import (
 from dsgd.sim.measure import write_costs
 from dsgd.svm import LinearSVC
 from dsgd.sync import (
-    ASGD,
     AnytimeSGD,
-    BackupWorkers,
     LocalSGD,
-    StaleSynchronous,
 )
 from sim_links import FLAT, cost
 
@@ -114,28 +108,6 @@ def test_other_estimators_run_on_it(data):
     y = X @ np.arange(10.0)
     reg = SGDRegressor(random_state=0, early_stopping=True, sync=64, client=SimulatedCluster(3)).fit(X, y)
     assert reg.score(X, y) > 0.99
-
-
-@pytest.mark.parametrize("strategy", [ASGD(batch=8), StaleSynchronous(), BackupWorkers()], ids=repr)
-def test_servers_repeat_exactly(data, strategy):
-    """What a server does follows the virtual clock: two runs with stragglers give the same bits and seconds."""
-    X, y = data
-    job = TrainJob(
-        optimizer=SGD(Objective(), schedule="constant", eta0=0.01),
-        strategy=strategy,
-        initial=np.zeros(X.shape[1] + 1),
-        max_iter=2,
-        tol=None,
-        n_iter_no_change=5,
-    )
-    rows = [TrainData(make_shard(X[k::3].copy(), 2.0 * y[k::3] - 1.0)) for k in range(3)]
-    cluster = SimulatedCluster(3, "10GbE", stragglers="heavy-tail", seed=1)
-    runs = [cluster.run(train, rows, (job,), mail=mail_for(job)) for _ in range(2)]
-    assert np.array_equal(runs[0].value.params, runs[1].value.params)
-    assert runs[0].ledger.totals() == runs[1].ledger.totals()
-    assert len(runs[0].ledger.ranks) == 4
-    coef, intercept = runs[0].value.params[:-1], runs[0].value.params[-1]
-    assert np.mean((X @ coef + intercept > 0) == (y == 1)) > 0.8
 
 
 def test_svms_run_on_it(data):

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dsgd.collectives import Team
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.svm import LinearSVC, LinearSVR
-from dsgd.svm.linear_solver import newton
+from dsgd.svm.linear_solver import small
 from dsgd.svm.linear_solver.descent import solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, LinearRows, certify, gather_rows, make_problem, spread
@@ -125,7 +125,7 @@ def test_compiled_steps_end_where_the_general_ones_do(name, seed, n, scale, C, i
     problem = make_problem(name, rows, y, np.where(y > 0.0, C, 1.0) * costs, 0.1)
     with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
         found = solve_newton(problem, tol=1e-6, max_iter=200, team=Team())
-        patch.setattr(newton, "SMALL_WIDTH", 0)
+        patch.setattr(small, "SMALL_WIDTH", 0)
         general = solve_newton(problem, tol=1e-6, max_iter=200, team=Team())
     assert found.converged or not general.converged
     if found.converged and general.converged:

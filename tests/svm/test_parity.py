@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn import svm as plain_svm
-from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import linear_kernel, pairwise_kernels, polynomial_kernel, rbf_kernel, sigmoid_kernel
@@ -366,20 +363,6 @@ def test_nu_svc_tells_of_infeasible_shares():
     assert (heavy.predict(X) == 0).all()
 
 
-def test_nu_machines_merge_equal_rows():
-    """Rows given several times are one row of their summed weight: the decision function is the same to rounding."""
-    X, y = _blobs(150)
-    weights = np.random.default_rng(0).integers(1, 4, 150)
-    again = np.random.default_rng(1).permutation(np.repeat(np.arange(150), weights))
-    z = X[:, 0] + np.sin(X[:, 1])
-    for model, target in ((NuSVC(nu=0.3), y), (NuSVR(nu=0.3), z)):
-        one = clone(model).fit(X, target, sample_weight=weights)
-        two = clone(model).fit(X[again], target[again])
-        np.testing.assert_allclose(one.predict(X), two.predict(X), rtol=1e-9)
-        np.testing.assert_allclose(one.intercept_, two.intercept_, rtol=1e-9)
-        assert np.abs(two.dual_coef_).max() <= np.abs(one.dual_coef_).max()
-
-
 def test_nu_svc_goes_below_tol_for_a_small_margin():
     """Where the margin is below the tolerance, the decision function still is the one of a much smaller tolerance."""
     X, y = _blobs(300)
@@ -422,14 +405,6 @@ def test_one_class_matches_sklearn(nu):
     assert ours.dual_coef_.sum() == pytest.approx(nu * 600)
     np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-2)
     assert ours.offset_ == pytest.approx(theirs.offset_, abs=1e-2)
-
-
-def test_fitted_machines_pickle():
-    """A fitted machine pickles and predicts the same."""
-    X, y = _blobs(200)
-    for model in (kind().fit(X, y) for kind in (SVC, NuSVC, SVR, NuSVR, OneClassSVM)):
-        again = pickle.loads(pickle.dumps(model))
-        np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
 def test_threads_give_the_same_machine():

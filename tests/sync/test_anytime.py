@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import gang_programs as programs
 from dsgd.collectives import Group
+from dsgd.comm.deadlines import Deadlines
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.ledger import RankLedger
@@ -18,7 +19,6 @@ from dsgd.local.objective import n_params
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train.decisions import Deadlines
 from dsgd.runtime.train.state import TrainState
 from dsgd.runtime.train.visits import AnytimeRounds
 from dsgd.sync import AbstractStrategy, AnytimeSGD, Cut, EpochAveraging

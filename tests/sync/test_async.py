@@ -203,4 +203,5 @@ def test_simulated_runs_repeat_to_the_bit(strategy: Any) -> None:
     first, second = (simulate(strategy, "heavy-tail", ranks=4) for _ in range(2))
     np.testing.assert_array_equal(first.value.params, second.value.params)
     assert first.ledger.elapsed_s == second.ledger.elapsed_s
+    assert first.ledger.totals() == second.ledger.totals()
     assert first.value.history[-1].train_loss < first.value.history[0].train_loss

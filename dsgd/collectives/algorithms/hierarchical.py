@@ -92,10 +92,7 @@ class Hierarchy:
             trees.binomial_broadcast(self._inside, vector, 0)
 
     def fill(self, whole: AnyArray, ends: Sequence[int]) -> None:
-        """Fill `whole` with the vectors of all ranks, rank r's from ``ends[r]`` to ``ends[r + 1]``.
-
-        The ranks of a unit are consecutive, so that a leader passes on one piece.
-        """
+        """Fill `whole` with the vectors of all ranks, one after another; those of a unit are consecutive."""
         group = self._groups[self._unit]
         parts = [whole[ends[r] : ends[r + 1]] for r in group]
         trees.direct_gather(self._inside, parts[self._inside.rank], parts, 0)

@@ -8,25 +8,16 @@ of a vector is summed up one tree A_i, whose edges lead to a root, and comes dow
 they carry ``sum_i w_i`` if on every link ``sum_{i: e in A_i} w_i + sum_{i: e in B_i} w_i <= c_e``. A sum of n bytes
 then takes ``n / sum_i w_i`` seconds. If pieces follow each other, later ones go up while earlier ones come down.
 
-Where both ways of every link are equal one tree serves for both, each of its edges one way up and the other way down:
-spanning trees are packed into an undirected graph, and the most they carry is the least, over all ways to cut the ranks
-into k parts, of the capacity between parts over k - 1. A ring is a packing, too: of as many pairs of paths as there are
-ranks (`ring_trees`). If the same tree must serve both ways, the narrower link of a pair counts, and the most that can
-go at once is the least of the maximal flows from the root to another rank.
+Method for pairs of trees: a linear programme over trees, of which those are made that its prices ask for, to the exact
+optimum. Then a mixed integer programme takes the fewest that carry 95 % of it (docs/collectives.rst has the bounds).
 
-Method for pairs of trees: a linear programme over trees, of which those are made that its prices ask for: the shortest
-ones by them. It ends at the exact optimum, after some tens of trees. Of all trees that were made a mixed integer
-programme then takes the fewest that carry 95 % of it.
+Method for one tree both ways, where the narrower link of a pair counts: multiplicative weights. Again and again the
+shortest tree is given the capacity f of its narrowest edge, whose edges become longer by the factor 1 + eps f / c_e,
+until lengths times capacities add up to one. An integer programme picks few of these trees: whole weights first, then
+halves, and so on, until the rate is within a twentieth of the best.
 
-Method for one tree both ways: multiplicative weights. Edges have lengths, at first delta / c_e. Again and again the
-shortest tree is given the capacity f of its narrowest edge, and its edges become longer by the factor 1 + eps f / c_e,
-until the lengths times capacities add up to one; then all weights are divided by the largest overload. An integer
-programme picks few of these hundreds of trees: whole weights first, then halves, quarters and so on, until the rate is
-within a twentieth of the best.
-
-The shortest directed tree, in O(n m) for n ranks and m edges: every rank but the root takes the shortest edge into it.
-If these edges hold no cycle they are the answer. A cycle is contracted into one rank, the edges into it made shorter by
-what they would replace, and the smaller problem solved; the edge that then enters the cycle opens it.
+The shortest directed tree takes O(n m) for n ranks and m edges: the shortest edges into each rank, whose cycles are
+contracted.
 
 Update of the sum: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and
 sends it on to its parent; the root sends the sum down again. A rank sends and receives one message at a time, as our
@@ -258,10 +249,7 @@ def subgraph(capacities: FloatMatrix, members: Sequence[int]) -> FloatMatrix:
 
 
 def _select(trees: Sequence[Parents], capacities: FloatMatrix, unit: float) -> Packing:
-    """Return the fastest packing of some trees with weights that are multiples of a unit, and of those a small one.
-
-    Variables are a count per tree and whether it is used at all; a tree that is used costs less than a unit is worth.
-    """
+    """Return the fastest packing of some trees with weights that are multiples of a unit, and of those a small one."""
     size, n = capacities.shape[0], len(trees)
     edges = [(int(u), int(v)) for u, v in np.argwhere(capacities > 0)]
     number = {edge: k for k, edge in enumerate(edges)}
@@ -343,10 +331,7 @@ class _Pair(NamedTuple):
 
 
 def pack_duplex(capacities: FloatMatrix, root: int = 0) -> Packing:
-    """Return the fewest trees found that carry 95 % of what any trees could, up and down at the same time.
-
-    - `capacities`, shape (size, size): of the links, per second and one way each; they may differ by direction.
-    """
+    """Return the fewest trees found that carry 95 % of what any trees could, up and down at the same time."""
     capacities = check_capacities(capacities, root)
     if len(capacities) == 1:
         return Packing(((-1,),), (1.0,))
@@ -357,10 +342,7 @@ def pack_duplex(capacities: FloatMatrix, root: int = 0) -> Packing:
 
 
 def pack_rings(capacities: FloatMatrix, unit: float = 1.0) -> list[tuple[int, ...]]:
-    """Return as many rings through all ranks as fit: directed ones, that carry a unit each.
-
-    An integer programme over all such rings, so no other choice of rings has more; for at most eight ranks or so.
-    """
+    """Return as many directed rings of unit capacity through all ranks as fit; for at most eight ranks or so."""
     room = np.floor(np.asarray(capacities, dtype=np.float64) / unit + _SMALL)
     rings = []
     for ring in _rings(room):

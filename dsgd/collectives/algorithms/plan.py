@@ -93,11 +93,7 @@ class Plan(NamedTuple):
 def folded(
     rank: int, size: int, whole: Part, among: Callable[[int, int, Callable[[int], int]], Iterable[Move]]
 ) -> Iterator[Move]:
-    """Yield the moves of an algorithm for 2**q ranks on any number of them.
-
-    Of the ranks beyond the largest power of two each is odd and hands its vector to the even one before it, which
-    hands it the result in the end.
-    """
+    """Yield the moves of an algorithm for 2**q ranks on any number: odd ranks beyond are folded into the even ones."""
     core, n_folded = fold_of(size)
     folds = rank < 2 * n_folded
     if folds and rank % 2:

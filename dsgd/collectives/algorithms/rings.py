@@ -70,11 +70,7 @@ def allgather(number: int, ranks: Sequence[int], chunks: Sequence[Part]) -> Iter
 
 
 def ring_allgather(transport: AbstractTransport, gathered: Sequence[AnyArray]) -> None:
-    """Fill the parts of `gathered` with the vectors of all ranks.
-
-    - `gathered`, shape (size, n): part `rank` holds this rank's vector; the others are overwritten. Their lengths
-      may differ, but every rank knows all of them.
-    """
+    """Fill the parts of `gathered` with the vectors of all ranks, whose lengths all of them know."""
     rank, size = transport.rank, transport.size
     after, before = (rank + 1) % size, (rank - 1) % size
     for step in range(size - 1):

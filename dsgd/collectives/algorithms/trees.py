@@ -18,12 +18,10 @@ first, rank 0 is the root, its child heads an in-order binary tree of the others
 the second is the first mirrored if P is even, and shifted by one rank if it is odd. A rank adds its children's sums in
 the order of their ranks. About 2 of the vector and 2 ceil(log2 P) steps of latency.
 
-Tally: what ranks say about a run, sums that all of them need and numbers of each that rank 0 shows. An all-reduce of a
-vector with a place for every rank would take P log2 P messages of P numbers. Instead ranks are cut into blocks of about
-the root of P, or by processes where those of different ones cannot reach each other. Every rank sends its part of the
-sums and its own numbers to the first of its block, which adds up the sums, in the order of ranks, and puts the numbers
-one after another; the firsts send theirs to rank 0, which does the same. The sums, or the numbers of all, go back by a
-broadcast: 2 (P - 1) messages of all ranks together, and numbers travel two steps up at most.
+Tally: what ranks say about a run, sums that all of them need and numbers of each that rank 0 shows. A sum of a vector
+with a place for every rank would take P log2 P messages of P numbers. Instead the ranks of blocks of about the root of
+P, or of a process, send their numbers to the first of their block, and the firsts theirs to rank 0. The sums, or the
+numbers of all, go back by a broadcast: 2 (P - 1) messages of all ranks together.
 
 Costs: `dsgd.collectives.cost`, `tally_cost`.
 

@@ -49,10 +49,7 @@ def leave_core(core: int) -> bool:
 
 @contextmanager
 def staying(core: int) -> Iterator[None]:
-    """Keep this thread, and those that it starts, on a core; where that is not possible, where they like.
-
-    For threads that take turns: to wake one on another core takes three times as long.
-    """
+    """Keep this thread, and those that it starts, on one core: to wake one on another takes three times as long."""
     allowed = os.sched_getaffinity(0) if sys.platform == "linux" else set[int]()
     if core not in allowed:
         yield

@@ -55,10 +55,7 @@ def shared_folder() -> Path:
 
 
 def host_identity() -> bytes:
-    """Return 32 bytes that are equal for processes which can probably share memory: one boot, shared folder and user.
-
-    It is a hint: the proof is that a peer finds in a segment the number written there.
-    """
+    """Return 32 bytes, equal for processes which can probably share memory; the proof is a number in a segment."""
     boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{platform.node()} {uuid.getnode()}"
     try:
         where = shared_folder().stat()

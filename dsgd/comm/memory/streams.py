@@ -256,10 +256,7 @@ def _say_asleep(out: AnyArray, source: AnyArray, asleep: int) -> None:
 def pump_streams(
     out: AnyArray, outgoing: int, source: AnyArray, incoming: int, n_polls: int, stop_when_arrived: bool
 ) -> int:
-    """Move two frames; see `dsgd.comm.memory.streams.pump`.
-
-    Of two states, each shape (`N_STATE`,) and int64, the outgoing and the incoming half are worked on.
-    """
+    """Move two frames, of the outgoing and the incoming half of two states; see `dsgd.comm.memory.streams.pump`."""
     polls, asleep = 0, False
     while True:
         moved = np.int64(0)
@@ -453,10 +450,7 @@ _NOTHING: Final = np.zeros(streams.N_STATE, dtype=np.int64)
 
 
 def pump(out: Ring | None, source: Ring | None, n_polls: int = 0, *, until_arrived: bool = False) -> int:
-    """Move the frame that is due to one neighbour and that from another, until both are through or nothing moves.
-
-    - returned: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
-    """
+    """Move the frames due to one neighbour and from another; return `DONE`, `IDLE`, `ARRIVED`, or what is wrong."""
     out_state, outgoing = (_NOTHING, 0) if out is None else (out.state, out.address_out)
     in_state, incoming = (_NOTHING, 0) if source is None else (source.state, source.address_in)
     code: int = streams.pump_streams(out_state, outgoing, in_state, incoming, n_polls, until_arrived)

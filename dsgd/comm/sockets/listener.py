@@ -31,7 +31,8 @@ from typing import Final, Self, TypeAlias
 
 from dsgd.comm.sockets import handshake
 from dsgd.comm.sockets.handshake import OK, RECORD_BYTES, Credentials, Record, check_job, refusal_kind, refusal_text
-from dsgd.comm.sockets.link import Link, LinkTable, measure_latency
+from dsgd.comm.sockets.link import Link, measure_latency
+from dsgd.comm.sockets.table import LinkTable
 from dsgd.errors import ClusterError, DsgdError, InvalidParameterError, ProtocolError
 
 #: Encrypts a socket: takes (socket, server_side), returns the socket to use, on which no handshake has been made yet.

@@ -35,8 +35,9 @@ from typing import Final
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.sockets import handshake
 from dsgd.comm.sockets.handshake import RECORD_BYTES, Credentials, Record, receive_exactly, refusal_text
-from dsgd.comm.sockets.link import Link, LinkTable, measure_latency, shut_down
+from dsgd.comm.sockets.link import Link, measure_latency, shut_down
 from dsgd.comm.sockets.listener import Acceptor, Listener, Wrap, split_address
+from dsgd.comm.sockets.table import LinkTable
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, ProtocolError
 
 _LOOK_UP_S: Final = 0.1
@@ -294,10 +295,7 @@ _COURTESY_S: Final = 0.05
 
 
 def first_peers(rank: int, size: int) -> tuple[int, ...]:
-    """Return the ranks that `rank` is connected with from the start, ascending.
-
-    All others if there are at most `FULL_MESH` ranks, else its neighbours in a `hypercube`.
-    """
+    """Return the ranks that `rank` is connected with at first: all others, or beyond `FULL_MESH` its `hypercube`."""
     if size <= FULL_MESH:
         return tuple(peer for peer in range(size) if peer != rank)
     folded, steps = hypercube(rank, size)
@@ -305,12 +303,7 @@ def first_peers(rank: int, size: int) -> tuple[int, ...]:
 
 
 def hypercube(rank: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the neighbours of `rank` in a hypercube of 2**q ranks, the largest that there are enough of.
-
-    - returned: of each of the first pairs of ranks, as many as there are ranks beyond, the other one; empty for
-      other ranks.
-    - returned: the neighbours in dimension 0, 1, ...; of a pair the even rank has them for both.
-    """
+    """Return the neighbours of `rank` among the 2**q first ranks, and for ranks beyond the one they are paired with."""
     core = 1 << (size.bit_length() - 1)
     n_folded = size - core
     folded = (rank ^ 1,) if rank < 2 * n_folded else ()

@@ -65,11 +65,7 @@ class _Meeting:
 
 
 class InprocTransport(AbstractTransport):
-    """A rank that is a thread; made by `connect`.
-
-    - `meetings`, shape (size, size): ``meetings[s][r]`` is where rank s hands arrays to rank r; shared by all
-      ranks.
-    """
+    """A rank that is a thread; made by `connect`. Rank s hands arrays to rank r at ``meetings[s][r]``."""
 
     def __init__(
         self,
@@ -244,10 +240,7 @@ class NestedTransport(AbstractTransport):
     def exchange(
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
     ) -> None:
-        """Send `outgoing` while receiving `incoming`: between ranks of this process, or first ranks of theirs.
-
-        With mailboxes gossip goes through them, and reaches every rank.
-        """
+        """Send `outgoing` while receiving `incoming`: inside a process, between leaders, or through mailboxes."""
         inside, between = self._number_inside, self._number_between
         if op == OP_GOSSIP and self.mailbox is not None:
             # Any two ranks may be neighbours in a graph. Both halves of an exchange must use the wire of that pair.

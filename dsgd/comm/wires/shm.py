@@ -2,13 +2,11 @@
 
 Inside a host TCP copies every byte four times and charges two system calls and a wake-up per frame. Ranks connect over
 TCP first (`dsgd.comm.sockets.mesh`), then those of one host move to memory they share (`dsgd.comm.memory.neighbours`).
-A short frame goes through a local socket, header and array in one system call: the kernel's copy of a few kilobytes
-costs less than anything that needs a second wake-up. A long frame announces itself there and goes through a ring of
-memory, while a second local socket, the bell, wakes a rank that sleeps. A closed socket means that the peer's process
-has gone, a shutdown wakes this one, deadlines are those of TCP. If the system lets processes of one user read each
-other's memory, a frame of `PULL_FROM_BYTES` does not enter the ring: its reader copies it from where it is. A sum over
-ranks adds up vectors as they arrive. The memory is open to processes of this user alone, as their memory is to a
-debugger.
+A short frame goes through a local socket, since the kernel's copy costs less than a second wake-up. A long frame
+announces itself there and goes through a ring of memory, while a second local socket, the bell, wakes a rank that
+sleeps; where processes may read each other's memory a frame of `PULL_FROM_BYTES` is copied from where it is. A closed
+socket means that the peer's process has gone, a shutdown wakes this one, deadlines are those of TCP. The memory is open
+to processes of this user alone.
 
 With ``wait="spin"`` whole frames go through memory and a rank that waits looks at it for `SPIN_S` before it sleeps.
 That takes the wake-up out of a short frame, and a core per rank while it waits: for ranks that have a core each and no

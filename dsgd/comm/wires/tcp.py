@@ -254,9 +254,6 @@ class Entrance:
 
 
 def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: Any) -> TCPTransport:
-    """Join the gang: return once this rank is connected with its first peers, which in a small gang are all others.
-
-    - returned: connected with the first peers, and with any other rank from the first exchange on.
-    """
+    """Join the gang: return once this rank is connected with its first peers, which in a small gang are all others."""
     entrance = Entrance(listener, rank, addresses, **options)
     return entrance.transport(entrance.join())

@@ -192,10 +192,7 @@ def write(target: Checkpoint, state: SavedState) -> str:
 
 
 def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) -> SavedState:
-    """Read the newest checkpoint that is whole.
-
-    - returned: its configuration is that of the job. Its note tells of newer ones that are damaged.
-    """
+    """Read the newest checkpoint that is whole, with the job's configuration; its note names newer, damaged ones."""
     folder = folder_of(path)
     with _naming(f"resume_from={str(path)!r} cannot be read"):
         names = _listed(folder)
@@ -342,10 +339,7 @@ def _written_list(folder: LocalFolder | RemoteFolder) -> dict[str, tuple[str, in
 
 
 def _listed(folder: LocalFolder | RemoteFolder) -> dict[str, tuple[str, int]]:
-    """Return the names of the checkpoints, newest first, each with its job and how often that had been formed.
-
-    Where the list itself is lost they are those of all files, and nobody knows of which job they are.
-    """
+    """Return the names of the checkpoints, newest first, with their jobs; of all files where the list is lost."""
     if (listed := _written_list(folder)) is not None:
         return listed
     names = sorted((name for name in folder.names() if _FILE.fullmatch(name)), reverse=True)
@@ -442,10 +436,7 @@ class SnapshotKeeper:
 
 
 def find_newest(group: Group, mine: Snapshot | None) -> int | None:
-    """Return the rank that holds the newest snapshot, the lowest of several; None if nobody has one.
-
-    Called by all ranks, and the same answer for all.
-    """
+    """Return the lowest rank that holds the newest snapshot, None if nobody does; called by all ranks."""
     none = (-1, -1, 0, 0)
     offers = group.roll_call(np.array(none if mine is None else (*mine.position, mine.preferred, 1), dtype=np.int64))
     best = max(range(group.size), key=lambda rank: (*offers[rank], -rank))

@@ -212,10 +212,7 @@ def describe(value: Any) -> Any:
 
 
 def _content(function: FunctionType, callers: tuple[FunctionType, ...]) -> list[Any]:
-    """Return the code of a function, and the numbers, texts, arrays and functions that it refers to.
-
-    Of functions of other modules there is the code alone: what a library refers to has no end.
-    """
+    """Return the code of a function and what it refers to; of functions of other modules the code alone."""
     code, held = function.__code__, []
     if function in callers:  # functions may call each other
         return []

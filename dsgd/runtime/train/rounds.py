@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsgd.comm.deadlines import Deadlines
 from dsgd.errors import InvalidDataError
 from dsgd.kernels.rows import squared_distances
 from dsgd.ledger import COMPUTE
@@ -22,7 +23,7 @@ from dsgd.local.base import AbstractRows
 from dsgd.local.sgd import Dual, SGDState, add_to_suffix, is_finite, is_in_suffix
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.adaptation import Adaptation, EpochWeights, PooledRates
-from dsgd.runtime.train.decisions import Deadlines, StopRule
+from dsgd.runtime.train.decisions import StopRule
 from dsgd.runtime.train.fused import FusedRounds, OffloadedRounds, is_plain, window_for
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.state import TrainState, looks_at_suffix, suffix_share

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives.group import Group
+from dsgd.comm.deadlines import Deadlines
 from dsgd.kernels.rounds import run_shared_rows
 from dsgd.ledger import COMPUTE
 from dsgd.local import SGD, AbstractState, Residency, Shard
 from dsgd.local.base import AbstractRows
 from dsgd.local.sgd import SGDState, add_to_suffix
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.decisions import Deadlines
 from dsgd.runtime.train.job import TrainJob
 from dsgd.runtime.train.state import TrainState
 from dsgd.sync import AbstractLocalTerm, AbstractStrategy, LocalSteps, NoState

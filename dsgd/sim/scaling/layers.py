@@ -6,20 +6,10 @@ oh, a forward pass over one sample takes ``F = 2 ifm ofm kw kh ow oh`` operation
 of the inputs take F each. The published nodes and wires are given by their nominal rates, with the share of the peak
 that dense kernels of the time reached. Nothing of it was measured here.
 
-N nodes take a step on a batch of MB samples. A layer can be shared by samples (data parallel: every node has all
-weights, and gradients are summed), by weights (model parallel: every node has all samples and a part of the weights,
-and activations are exchanged), or both: G groups of N / G nodes, model parallel inside a group and data parallel
-between groups. Bytes per node and step, for elements of s bytes and an overlap ov in [0, 1] of sending gradients with
-receiving sums:
-
-- data parallel: ``s n_params (2 - ov)`` for any N; a layer of F operations a sample then does
-  ``R = 3 F MB / (N s n_params (2 - ov))`` operations per byte. For a convolution F / n_params is ``2 ow oh``, so R
-  depends on the size of its output and on the samples per node, not on kernels, channels or strides. The layer scales
-  while R is above the balance of the machine, its operations a second over its bytes a second on the wire;
-- model parallel: ``2 s n_inputs MB``: inputs are gathered forward, their gradients summed backward;
-- hybrid: ``V(G) = [G < N] 2 s n_inputs MB / G + [G > 1] s (2 - ov) n_params G / N``, least near ``G = sqrt(2 N MB
-  n_inputs / ((2 - ov) n_params))``, which is ``sqrt(N MB / n_outputs)`` for a fully connected layer without overlap.
-  The divisors of N are tried, because that G need not be one.
+N nodes take a step on a batch of MB samples. A layer is shared by samples (data parallel), by weights (model parallel),
+or both: G groups of N / G nodes, model parallel inside and data parallel between them. docs/scaling.rst has the bytes
+of each per node and step, and the balance of operations and bytes up to which a layer scales. Of G the divisors of N
+are tried.
 
 Source: Das et al. 2016, "Distributed deep learning using synchronous stochastic gradient descent", section 3 (balance,
 machines); Krizhevsky 2014 (data parallel convolutions, model parallel layers above); Simonyan and Zisserman 2014,

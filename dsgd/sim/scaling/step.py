@@ -4,12 +4,9 @@ Problem: bytes over bandwidth give the time that a step sends, not the time that
 other layers compute, and only the remainder makes a step longer.
 
 Model: a node computes one pass at a time and sends one message after the other, in the order in which they are ready.
-Forward, layer by layer; where a layer is divided inside a group its inputs are gathered first, and the pass waits for
-that. Backward, in reverse order: of a layer with all weights the gradient of the weights comes first, so that its sum
-can begin; of a divided layer the gradient of the inputs comes first, whose exchange goes beside that of the weights.
-Gradients are summed in buckets of whole layers, beside the backward pass, in the order in which they come, or all at
-once when it has ended. A step ends when all of them are summed. That the next step's passes might wait for their own
-layer's sum alone would change nothing: the first layer's comes last, and the next step begins with that layer.
+Where a layer is divided inside a group the pass waits for its gathered inputs. Backward, of a layer with all weights
+the gradient of the weights comes first, so that its sum can begin; of a divided layer that of the inputs. Sums go in
+buckets of whole layers beside the backward pass, or at once when it has ended, and a step ends with the last of them.
 
 Cost: microseconds for each layer; no bytes move.
 
