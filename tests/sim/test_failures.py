@@ -55,6 +55,15 @@ def test_ranks_that_are_left_go_on_without_the_rows() -> None:
     assert compute[2] == pytest.approx(2.0 * compute[0])
 
 
+@pytest.mark.parametrize("trace", [((99.0, 0),), ((0.5, 2),)], ids=["sound", "broken"])
+def test_copies_that_take_time_count_as_lost(trace: Any) -> None:
+    """Goodput is the time without failures and copies over the whole time, whether or not a machine stops."""
+    whole = fit(None).ledger_.elapsed_s
+    model = fit(Failures(trace=trace, restart_s=0.2, every_s=0.1, copy_s=0.05))
+    assert model.ledger_.elapsed_s > whole + 5 * 0.05
+    assert model.fit_report_["goodput"] == pytest.approx(whole / model.ledger_.elapsed_s, rel=0.02)
+
+
 def test_failures_repeat_and_are_those_of_the_machines() -> None:
     """Equal seeds fail at equal times under each policy and strategy, at the rate that was asked for."""
     often = Failures(rate=1800.0, restart_s=0.1, every_s=0.05)
