@@ -99,8 +99,7 @@ FIGURES: Final = (
     Drawn(
         "studies/failures",
         ["_static/failures.png"],
-        "dsgd study failures --place simulated,workers --out study/ && python docs/figures/studies.py failures "
-        "study/rows.jsonl",
+        "dsgd study failures --out study/ && python docs/figures/studies.py failures study/rows.jsonl",
     ),
     Drawn(
         "studies/features",

@@ -33,7 +33,7 @@ STUDIES: Final[Mapping[str, str]] = {
     "collectives": "How long does a sum over all ranks take? Time every algorithm, and compare with the cost model.",
     "dnn": "Compare methods of training neural networks on handwritten digits: accuracy, seconds and bytes.",
     "elimination": "What does sample elimination save? Run every preset and evaluate the claims about it.",
-    "failures": "What do machines that fail cost? Goodput by rate of failure, simulated and of killed workers.",
+    "failures": "What do machines that fail cost? Goodput by policy, interval of copies and strategy, simulated.",
     "features": "What do random features cost? Beside the exact kernel machine, and learnt by agents on many graphs.",
     "gtopk": "Train with gTop-k beside dense sums, and predict what sparse sums save on a slow network.",
     "msf": "How often must ranks synchronise? Sweep the period (model synchronisation frequency, hence MSF).",

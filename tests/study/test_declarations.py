@@ -93,8 +93,8 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"problems": ()}, "problems"), ({"problems": (PROBLEMS["clean"], PROBLEMS["clean"])}, "twice"),
     ],
     "failures": [
-        ({"rates": (0.0,)}, "rates"), ({"policies": ("hope",)}, "policies"), ({"places": ("elsewhere",)}, "places"),
-        ({"workers": (1,)}, "workers"), ({"strategies": ("pigeon",)}, "pigeon"),
+        ({"rates": (0.0,)}, "rates"), ({"policies": ("hope",)}, "policies"), ({"network": "string"}, "network"),
+        ({"strategies": ("pigeon",)}, "pigeon"),
     ],
     "gtopk": [
         ({"tasks": ("rnn",)}, "tasks"), ({"density": 2.0}, "density"), ({"momentum": 1.0}, "momentum"),
