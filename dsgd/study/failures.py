@@ -37,7 +37,8 @@ def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
     described = batch.data.describe()
     for run in runs:
         # What is started again by hand has no copies, and as many machines.
-        every_s, policy = (math.inf, "restart") if run.policy == "raise" else (run.every, run.policy)
+        every_s = math.inf if run.policy == "raise" else run.every
+        policy: Any = "restart" if run.policy == "raise" else run.policy
         failures = Failures(run.rate, (), run.restart, every_s, run.copy)
         row_s = run.seconds * run.ranks / (_EPOCHS * len(batch.data.y))
         compute = Compute(0.0, row_s, 0.0, 0.0, 0.0, "as slow as asked for")
