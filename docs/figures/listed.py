@@ -97,6 +97,11 @@ FIGURES: Final = (
         "dsgd study dnn --demo --out study/ && python docs/figures/studies.py dnn study/rows.jsonl",
     ),
     Drawn(
+        "studies/failures",
+        ["_static/failures.png"],
+        "dsgd study failures --out study/ && python docs/figures/studies.py failures study/rows.jsonl",
+    ),
+    Drawn(
         "studies/features",
         ["_static/features-steps.png", "_static/features-speedup.png", "_static/features-machines.png"],
         "dsgd study features --out study/ && python docs/figures/studies.py features study/rows.jsonl",

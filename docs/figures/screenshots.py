@@ -39,6 +39,7 @@ PAGES: Final = {
     "speedup": ("study", "speedup", "--demo"),
     "variance": ("study", "variance", "--demo"),
     "transports": ("study", "transports", "--demo"),
+    "failures": ("study", "failures", "--demo"),
     "features": ("study", "features", "--demo"),
     "claims": ("claims",),
 }

@@ -19,6 +19,7 @@ from dsgd.report.png import draw
 from dsgd.study import (
     collectives,
     dnn,
+    failures,
     features,
     gtopk,
     msf,
@@ -58,6 +59,7 @@ SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[s
         {"collectives": "collectives"},
     ),
     "dnn": (lambda rows: study_page(dnn.STUDY, rows).figures, {"pareto": "dnn"}),
+    "failures": (lambda rows: study_page(failures.STUDY, rows).figures, {"failures": "failures"}),
     "features": (_features, {f"features_{name}": f"features-{name}" for name in ("steps", "speedup", "machines")}),
     "gtopk": (lambda rows: study_page(gtopk.STUDY, rows).figures, {"courses": "gtopk"}),
     "msf": (lambda rows: study_page(msf.STUDY, rows).figures, {"msf": "msf"}),

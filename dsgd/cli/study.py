@@ -33,6 +33,7 @@ STUDIES: Final[Mapping[str, str]] = {
     "collectives": "How long does a sum over all ranks take? Time every algorithm, and compare with the cost model.",
     "dnn": "Compare methods of training neural networks on handwritten digits: accuracy, seconds and bytes.",
     "elimination": "What does sample elimination save? Run every preset and evaluate the claims about it.",
+    "failures": "What do machines that fail cost? Goodput by policy, interval of copies and strategy, simulated.",
     "features": "What do random features cost? Beside the exact kernel machine, and learnt by agents on many graphs.",
     "gtopk": "Train with gTop-k beside dense sums, and predict what sparse sums save on a slow network.",
     "msf": "How often must ranks synchronise? Sweep the period (model synchronisation frequency, hence MSF).",
@@ -60,6 +61,13 @@ def numbers(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | N
 
 def _numbers_or_none(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
     return () if text == "none" else numbers(param, text)
+
+
+def _reals(param: typer.CallbackParam, text: str | None) -> tuple[float, ...] | None:
+    try:
+        return None if text is None else tuple(map(float, _words(text) or ()))
+    except ValueError as error:
+        raise InvalidParameterError(f"{param.opts[0]} {text!r}: give numbers with commas, as 0.5,10") from error
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:
@@ -208,6 +216,8 @@ def _parameter(one: Option) -> Any:
     kind: Any = list[str] if many else one.of or (str if default is None else type(default))
     if many and (one.of is int or (default and isinstance(default[0], int))):
         kind, settings["callback"] = str, _numbers_or_none if one.may_be_empty else numbers
+    elif many and default and isinstance(default[0], float):
+        kind, settings["callback"] = str, _reals
     elif one.words or (many and not flags):
         kind, settings["callback"] = str, _words
     elif kind is str and one.choices:

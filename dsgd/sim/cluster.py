@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, final
 
@@ -500,7 +501,9 @@ class SimulatedCluster(Checked):
                     if number < n_ranks:
                         rank = gang.rank(Group(transport, algorithm))
                         if history is not None and self.on_failure != "raise":
-                            rank = replace(rank, keeper=history.keepers[number], formed=len(history.events))
+                            keeper = history.keepers[number]
+                            keeper.on_copy = partial(history.charge_copy, number, transport.clock)
+                            rank = replace(rank, keeper=keeper, formed=len(history.events))
                         values[number] = program(rank, data[number], *args)
                         return
                     assert transport.mailbox is not None  # servers use mailboxes

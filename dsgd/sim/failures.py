@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
+from dsgd.sim.events import VirtualClock
 from dsgd.sim.network import draw_uniform
 from dsgd.validation import Checked, check_number, number
 
@@ -43,6 +44,9 @@ class Failures(Checked):
         policy is to restart, and ranks are connected.
     every_s : float, default 0.5
         Seconds of training from one copy of the state to the next; workers take them as often.
+    copy_s : float, default 0
+        Seconds that ranks stop for each copy, as where a large state goes to a disk. Young's interval, from which
+        `every_s` should not be far, is ``sqrt(2 copy_s M)`` if one of all machines fails every M seconds.
 
     Raises
     ------
@@ -59,6 +63,7 @@ class Failures(Checked):
     trace: Sequence[tuple[float, int]] = ()
     restart_s: float = number(10.0, low=0)
     every_s: float = number(0.5, low=0)
+    copy_s: float = number(0.0, low=0)
 
     def __post_init__(self) -> None:
         """Refuse a trace that is none."""
@@ -100,7 +105,15 @@ class History:
         self.events: list[dict[str, Any]] = []
         self.n_in_vain = 0
         self._lost: set[int] = set()
+        # Of this gang: each rank copies at the same moments.
+        self._n_copies = [0] * self._size
         self._trained_s = self._counted_s = 0.0
+
+    def charge_copy(self, rank: int, clock: VirtualClock) -> None:
+        """Let a rank stop for a copy of its state."""
+        clock.now += self._failures.copy_s
+        clock.ideal += self._failures.copy_s
+        self._n_copies[rank] += 1
 
     def heed(self, policy: str, rows: Sequence[int | None]) -> int:
         """Take in that a machine stopped; return the rank that it was."""
@@ -115,7 +128,10 @@ class History:
         copies = [keeper.latest for keeper in self.keepers if keeper.latest is not None]
         # That of training that counts: what came after the copy is done again.
         trained_s = max((float(copy.arrays["seconds"][0]) for copy in copies), default=0.0)
-        self._counted_s += len(self.machines) * (trained_s - kept_s)
+        # What the newest copy took came after it.
+        copied_s = self._failures.copy_s * max(max(self._n_copies) - 1, 0)
+        self._n_copies = [0] * self._size
+        self._counted_s += len(self.machines) * max(trained_s - kept_s - copied_s, 0.0)
         self.n_in_vain = 0 if trained_s > kept_s else self.n_in_vain + 1
         if policy == "shrink":
             self.machines = [other for other in self.machines if other != machine]
@@ -141,5 +157,6 @@ class History:
 
     def goodput(self, elapsed_s: float) -> float:
         """Return the share of the seconds of all machines, at the end, that went into training that counts."""
-        counted = self._counted_s + len(self.machines) * (elapsed_s - self.began)
+        copied_s = self._failures.copy_s * max(self._n_copies)
+        counted = self._counted_s + len(self.machines) * (elapsed_s - self.began - copied_s)
         return counted / (self._size * elapsed_s) if elapsed_s > 0.0 else 1.0

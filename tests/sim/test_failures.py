@@ -10,7 +10,7 @@ import pytest
 from dsgd import SGDClassifier
 from dsgd.errors import InvalidParameterError, WorkerLostError
 from dsgd.sim import Compute, Failures, SimulatedCluster, SlowRank, predict
-from dsgd.sync import SGP, DiLoCo, LocalSGD, MinibatchSGD
+from dsgd.sync import ASGD, SGP, DiLoCo, LocalSGD, MinibatchSGD
 from members import Strategy
 
 # Four ranks of a hundred rows each, which take a tenth of a second in each of eight epochs.
@@ -55,14 +55,23 @@ def test_ranks_that_are_left_go_on_without_the_rows() -> None:
     assert compute[2] == pytest.approx(2.0 * compute[0])
 
 
+@pytest.mark.parametrize("trace", [((99.0, 0),), ((0.5, 2),)], ids=["sound", "broken"])
+def test_copies_that_take_time_count_as_lost(trace: Any) -> None:
+    """Goodput is the time without failures and copies over the whole time, whether or not a machine stops."""
+    whole = fit(None).ledger_.elapsed_s
+    model = fit(Failures(trace=trace, restart_s=0.2, every_s=0.1, copy_s=0.05))
+    assert model.ledger_.elapsed_s > whole + 5 * 0.05
+    assert model.fit_report_["goodput"] == pytest.approx(whole / model.ledger_.elapsed_s, rel=0.02)
+
+
 def test_failures_repeat_and_are_those_of_the_machines() -> None:
     """Equal seeds fail at equal times under each policy and strategy, at the rate that was asked for."""
     often = Failures(rate=1800.0, restart_s=0.1, every_s=0.05)
-    runs = [fit(often, policy, sync) for policy, sync in (("restart", LOCAL), ("restart", SGP(every=10)))]
+    runs = [fit(often, "restart", sync) for sync in (LOCAL, SGP(every=10), ASGD(batch=10))]
     struck = [[(e["at_s"], e["host"]) for e in run.fit_report_["recoveries"]] for run in runs]
     n = min(map(len, struck))
     assert n > 0
-    assert struck[0][:n] == struck[1][:n]
+    assert struck[0][:n] == struck[1][:n] == struck[2][:n]
     assert fit(often).ledger_.totals() == runs[0].ledger_.totals()
     at, n_failures = 0.0, 2000
     for _ in range(n_failures):

@@ -35,6 +35,11 @@ SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
          "ranks": (), "repeats": 1, "n_threads": 1}, 3,
         "--problem checkerboard --rows 250 --presets multi --cache small --ranks none --repeats 1 --threads 1",
     ),
+    "failures": (
+        {"data": TINY, "strategies": ("local:every=25",), "ranks": (2,), "rates": (2.0,), "every": (600.0,),
+         "seeds": (0,)}, 3,
+        "-d a9a-like --rows 400 -s local:every=25 --ranks 2 --rates 2 --every 600 --seeds 1",
+    ),
     "features": (
         {"data": [DataSource("ijcnn1-clusters", 400)], "agents": 4, "rows_per_agent": (5,), "features": (8,),
          "steps": 10, "components": (20,), "epochs": (1,), "seeds": (0,)}, 15,
@@ -86,6 +91,10 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"presets": ("fast",)}, "aggressive"), ({"caches": ("big",)}, "small, fits"), ({"caches": ()}, "caches"),
         ({"cache_share": 1.0}, "cache_share"), ({"ranks": (0,)}, "ranks"), ({"tol": 0.0}, "tol"),
         ({"problems": ()}, "problems"), ({"problems": (PROBLEMS["clean"], PROBLEMS["clean"])}, "twice"),
+    ],
+    "failures": [
+        ({"rates": (0.0,)}, "rates"), ({"policies": ("hope",)}, "policies"), ({"network": "string"}, "network"),
+        ({"strategies": ("pigeon",)}, "pigeon"),
     ],
     "gtopk": [
         ({"tasks": ("rnn",)}, "tasks"), ({"density": 2.0}, "density"), ({"momentum": 1.0}, "momentum"),

@@ -423,12 +423,19 @@ class SnapshotKeeper:
     other how far their copies are; the newest one, of the lowest rank that holds it, is handed round over the gang's
     own wires (Horovod's elastic mode). Cost: one copy of the model and a few dozen bytes per rank, every `every_s`
     seconds. Used by the thread of the rank and by that of the worker's event loop: attributes are replaced, never
-    changed.
+    changed. A simulated rank is charged for copies (`on_copy`).
     """
 
     def __init__(self, latest: Snapshot | None = None, every_s: float = 0.5) -> None:
         self.latest, self.every_s = latest, every_s
         self.pause_requested = False
+        self.on_copy: Callable[[], object] | None = None
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Take a snapshot in the place of the one before."""
+        self.latest = snapshot
+        if self.on_copy is not None:
+            self.on_copy()
 
     def next(self) -> SnapshotKeeper:
         """Return a keeper for the next gang, with the same snapshot."""

@@ -232,7 +232,7 @@ class SnapshotSchedule:
             self._strategy.collect(self._rank.group, common[RETURNED], share, at.strategy)
         if agreed[_COPY] and self._keeper is not None:
             n_rows = self._rows[self._rank.number]
-            self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, n_rows)
+            self._keeper.keep(Snapshot(at.position, {**common, **at.copied()}, n_rows))
             self._copied = self._clock()
         vectors: dict[str, AnyArray] = {}
         if agreed[_WRITE] and self._target is not None:
