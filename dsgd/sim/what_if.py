@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -282,16 +283,14 @@ class RunRecord:
         was = self._was()
         will_be = self._planned(was, size, every, compressor, sync) if changes else was
         rng, pairs, bounds = np.random.default_rng(0), [], []
-        for machine in self._machines(was):
+        for machine, here in self._machines:
             there = _elsewhere(machine, network, size, stragglers)
-            before, after = self._player(machine, was), self._player(there, will_be)
-            found = []
+            after, found = self._player(there, will_be), list[_Played]()
             for draw in range(draws // (4 if size > _MANY else 1) + 1 if is_real else 1):
                 factors = self._work(rng if draw else None)
                 found.append(after(self._reshaped(factors, was, will_be, stragglers)))
-                if not draw:
-                    pairs.append((before(factors), found[0]))
-            ratios = np.array([one.seconds for one in found]) / pairs[-1][0].seconds
+            pairs.append((here, found[0]))
+            ratios = np.array([one.seconds for one in found]) / here.seconds
             bounds.append(np.quantile(ratios, _BETWEEN) if len(ratios) > 1 else ratios[[0, 0]])
         seconds = self.seconds * _mean([there.seconds / here.seconds for here, there in pairs])
         error = _ERRORS["real" if is_real else "simulated"] if changes else 0.0
@@ -411,11 +410,15 @@ class RunRecord:
         rows = self.epochs * max(plan.rows) / plan.rounds
         return course_of(plan.strategy, exchanges, self.n_params, rows, rows * self.entries)
 
-    def _machines(self, was: _Plan) -> Sequence[_Machine]:
-        """Return the machine of a simulated run; or two that fit what was recorded."""
+    @cached_property
+    def _machines(self) -> Sequence[tuple[_Machine, _Played]]:
+        """The machine of a simulated run, or two that fit what was recorded; and the run itself, played on them."""
+        was = self._was()
         if self.cluster is not None:
-            return [_Machine(self.cluster)]
-        return [self._fitted(was, by_latency=by_latency) for by_latency in (True, False)]
+            machines = [_Machine(self.cluster)]
+        else:
+            machines = [self._fitted(was, by_latency=by_latency) for by_latency in (True, False)]
+        return [(machine, self._player(machine, was)(self._work(None))) for machine in machines]
 
     def _fitted(self, was: _Plan, *, by_latency: bool) -> _Machine:
         """Return a machine whose rounds last as long as those that were recorded.
