@@ -18,7 +18,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any
 
@@ -146,22 +146,30 @@ def inside(options: Options) -> None:
             print(json.dumps(answer), flush=True)
 
 
+def asked_of(case: str, options: Options) -> Iterator[dict[str, Any]]:
+    """Yield the answers of a case."""
+    if case in RATES:
+        yield from between_hosts(case, options)
+        return
+    with place_of(case) as (data, where):
+        yield from answers(case, data, where, options)
+
+
 def run(options: Options, rows: Rows) -> None:
     if set(options.only) & set(RATES):
         hosts.check_machine()
-    found: list[dict[str, Any]] = []
-    for case in options.only:
-        if case in RATES:
-            found += between_hosts(case, options)
-            continue
-        with place_of(case) as (data, where):
-            found += answers(case, data, where, options)
-    plain = {(one["case"], one["turn"], one["every"]): one["measured_s"] for one in found if not one["change"]}
-    for one in found:
-        one["measured_s"] = one["measured_s"] or plain.get((one["change"]["network"], one["turn"], one["every"]))
-        if one["measured_s"]:
+    found, plain = list[dict[str, Any]](), dict[tuple[str, int, int], float]()
+    for one in chain.from_iterable(asked_of(case, options) for case in options.only):
+        found.append(one)
+        if one["measured_s"] is not None:
             rows.add(**one)
-    show([one for one in found if one["measured_s"]])
+        if not one["change"]:
+            plain[one["case"], one["turn"], one["every"]] = one["measured_s"]
+    for one in found:
+        if one["measured_s"] is None:
+            one["measured_s"] = plain.get((one["change"]["network"], one["turn"], one["every"]))
+            rows.add(**one)
+    show([one for one in found if one["measured_s"] is not None])
 
 
 def outside(one: dict[str, Any]) -> float:

@@ -94,8 +94,9 @@ def search(worth: Callable[[Place], float], start: Place, sizes: Sequence[int], 
         at = best()
         for axis, size in enumerate((2.0, *(1.0 for _ in sizes))):
             for sign in (1.0, -1.0):
-                if all(sign * one[axis] <= sign * at[axis] for one in found) and (one := moved(at, axis, sign * size)):
-                    return one
+                further = moved(at, axis, sign * size)
+                if further is not None and all(sign * tried[axis] <= sign * at[axis] for tried in found):
+                    return further
         return None
 
     while len(found) < trials and step > 0.1:
