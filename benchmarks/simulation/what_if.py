@@ -18,6 +18,7 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, pairwise
 from statistics import median
 from typing import Any
@@ -86,7 +87,8 @@ def usual_of(rows: Any, where: dict[str, Any], every: int, compressor: str | Non
     for _ in range(1 if isinstance(where.get("client"), SimulatedCluster) else FITS):
         ledger = SGDClassifier(tol=None, random_state=0, sync=sync, **where).fit(*rows).ledger_
         records.append(ledger.record(ledger))
-    return sorted(records, key=lambda record: record.seconds)[len(records) // 2]
+    usual: RunRecord = sorted(records, key=lambda record: record.seconds)[len(records) // 2]
+    return usual
 
 
 def answers(case: str, rows: Any, where: dict[str, Any], options: Options) -> Iterator[dict[str, Any]]:
@@ -101,15 +103,14 @@ def answers(case: str, rows: Any, where: dict[str, Any], options: Options) -> It
             asked += [({"every": other}, plain[other].seconds) for other in periods if other != every]
             asked += [({"compressor": COMPRESSOR}, usual_of(rows, where, every, COMPRESSOR).seconds)]
             if isinstance(cluster, SimulatedCluster):
-                others = [("network", name) for name in NETWORKS] + [("ranks", n) for n in (2, 32)]
-                for name, value in others:
-                    given = {"ranks": cluster.ranks, "network": cluster.network, name: value}
-                    there = SimulatedCluster(**given, stragglers=cluster.stragglers)
-                    asked.append(({name: value}, usual_of(rows, {**where, "client": there}, every).seconds))
+                others: list[dict[str, Any]] = [*({"network": name} for name in NETWORKS), {"ranks": 2}, {"ranks": 32}]
+                for change in others:
+                    there = {**where, "client": replace(cluster, **change)}
+                    asked.append((change, usual_of(rows, there, every).seconds))
             # What a run of the other rate took is known when that is over.
             asked += [({"network": rate}, None) for rate in RATES if case in RATES and rate != case]
             for change, taken_s in asked:
-                real = {name: network_of(value) if value in RATES else value for name, value in change.items()}
+                real: Any = {name: network_of(value) if value in RATES else value for name, value in change.items()}
                 told = record.what_if(**real)
                 yield {
                     "case": case, "turn": turn, "every": every, "change": change, "measured_s": taken_s,
@@ -174,7 +175,7 @@ def run(options: Options, rows: Rows) -> None:
 
 def outside(one: dict[str, Any]) -> float:
     """Return by which factor an interval must be wider to hold what was measured; 1 or less where it does."""
-    return max(one["low_s"] / one["measured_s"], one["measured_s"] / one["high_s"])
+    return float(max(one["low_s"] / one["measured_s"], one["measured_s"] / one["high_s"]))
 
 
 def show(found: Sequence[dict[str, Any]]) -> None:
@@ -195,8 +196,10 @@ def show(found: Sequence[dict[str, Any]]) -> None:
                 median(one["high_s"] / one["low_s"] for one in asked),
             )
     factors = [outside(one) for one in found if one["change"] and one["case"] != "simulated"]
+    if not factors:
+        return
     halves = factors[::2], factors[1::2], factors[::2]
     with table("margins of every other change, on the rest", "chosen on", "factor:.2f", "held of the rest") as line:
-        for name, (one, rest) in zip(("even", "odd"), pairwise(halves), strict=True):
-            factor = float(np.quantile(one, 0.8)) if one else 1.0
+        for name, (half, rest) in zip(("even", "odd"), pairwise(halves), strict=True):
+            factor = float(np.quantile(half, 0.8))
             line(name, factor, f"{sum(value <= factor for value in rest)} of {len(rest)}")
