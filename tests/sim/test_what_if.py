@@ -93,6 +93,14 @@ def test_a_run_of_threads_is_what_was_recorded_and_longer_periods_send_less() ->
     assert "recorded rounds of 2 ranks" in str(longer)
 
 
+def test_what_is_further_from_a_real_run_is_less_certain() -> None:
+    """Intervals widen with the factor between periods: a margin that knows no distance."""
+    model = SGDClassifier(sync=4, n_jobs=2, **OPTIONS).fit(X, Y)
+    widths = [point.high / point.low for point in model.ledger_.sweep([4, 32, 256]).points]
+    assert widths == sorted(widths)
+    assert widths[0] > 2.0
+
+
 def test_the_knee_is_the_shortest_period_that_is_near_the_best() -> None:
     """A sweep is ascending; only periods before its knee take over a tenth longer than the best."""
     sweep = fitted(network="WAN").ledger_.sweep([1024, 1, 16, 4])
