@@ -31,7 +31,7 @@ QUICK_CASES = ("ijcnn1",)
 
 PERIODS = (1, 4, 16, 64, 256, 1024, 4096)
 #: Rows of each set: the shortest period takes a message per row.
-CASES = {"ijcnn1": 16_384, "a9a": 16_384, "epsilon-like": 8_192}
+CASES = {"ijcnn1": 16_384, "a9a": 16_384, "w8a": 16_384, "webspam-like": 8_192, "epsilon-like": 8_192}
 # A fit lasts about as long, by epochs; of the longest epochs two count.
 FIT_S, MOST_EPOCHS = 0.25, 400
 
@@ -107,6 +107,6 @@ def run(options: Options, rows: Rows) -> None:
             line(name, every, 1e3 * taken, 1e3 * own, off[0], 1e3 * made, off[1])
             rows.add(set=name, every=every, measured_s=taken, predicted_s=own, made_rows_s=made, turns=turns)
     together = [value for values in errors.values() for value in values]
-    with table("errors", "set", "median:.0%", "worst:.0%", "within 20 %") as line:
+    with table("errors", "set", "median:.0%", "worst:.0%", "within 25 %") as line:
         for name, values in {**errors, "all": together}.items():
-            line(name, median(values), max(values), f"{sum(value <= 0.2 for value in values)} of {len(values)}")
+            line(name, median(values), max(values), f"{sum(value <= 0.25 for value in values)} of {len(values)}")

@@ -184,7 +184,8 @@ def what_if(
     record = vars(load_model(model)).get("run_")
     if record is None:
         raise InvalidParameterError(
-            f"{model} has no record of a run: models trained by SGD have one, in files of dsgd fit and of model.save."
+            f"{model} has no record of a run: models trained by SGD have one, in files of dsgd fit and of model.save, "
+            "but not where strategy or simulated cluster have parts of classes of your own. Ask model.ledger_.what_if."
         )
     changes: dict[str, Any] = {"network": network, "ranks": ranks, "stragglers": stragglers}
     changes["compressor"] = parse_compress(compressor, "--compressor") if compressor else None

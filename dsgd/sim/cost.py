@@ -83,7 +83,7 @@ class Workload:
     entries_per_row : float
         Entries of a row; of dense rows, columns.
     n_params : int
-        Length of the model: outputs times columns and intercept.
+        Length of the model: outputs times columns and intercept, fitted or not.
     n_outputs : int, default 1
         Outputs; every row is visited once for each.
     layout : {"dense", "sparse"}

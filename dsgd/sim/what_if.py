@@ -13,9 +13,9 @@ the play has changed by, so that it is the recorded time where nothing is change
   two machines are fitted, which are far apart in this, and the interval spans both.
 - Recorded seconds that are in no round (the ends of epochs, the loop itself) are kept: per epoch, or in part per round.
 
-The interval also has the 10th and the 90th percentile over rounds that are drawn again (bootstrap), and a share that
-stands for what the play leaves out: `_ERRORS`. How often intervals hold what was measured is measured
-(``python -m benchmarks run what_if``).
+The interval also has the 10th and the 90th percentile over rounds that are drawn again (bootstrap), and a factor that
+stands for what the play leaves out, the larger the further a period is from that of the run: `_MARGINS`. How often
+intervals hold what was measured is measured (``python -m benchmarks run what_if``).
 
 Cost: some milliseconds, for some tens of ranks.
 
@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -60,9 +61,9 @@ _CODING_S: Final = (1.2e-4, 2.2e-4)
 # Plays of rounds that are drawn again; fewer of many ranks, whose play takes longer.
 _DRAWS, _MANY = 16, 64
 _BETWEEN: Final = (0.1, 0.9)
-# What a play leaves out, as a share of the seconds: of a simulated run and of a real one, whatever was changed; and of
-# a real one whose network has a name, which is a nominal one.
-_ERRORS: Final = {"simulated": 0.1, "real": 0.25, "network": 0.2}
+# What a play leaves out, as a factor of the seconds: of a simulated run and of a real one, whatever was changed; of a
+# real one, for every factor of four in its rounds, and where its network has a name, which is a nominal one.
+_MARGINS: Final = {"simulated": 1.1, "real": 1.7, "rounds": 1.2, "network": 1.2}
 # The knee of a curve is where its seconds come within this share of the least ones.
 _NEAR: Final = 0.1
 
@@ -282,20 +283,20 @@ class RunRecord:
         was = self._was()
         will_be = self._planned(was, size, every, compressor, sync) if changes else was
         rng, pairs, bounds = np.random.default_rng(0), [], []
-        for machine in self._machines(was):
+        for machine, here in self._machines:
             there = _elsewhere(machine, network, size, stragglers)
-            before, after = self._player(machine, was), self._player(there, will_be)
-            found = []
+            after, found = self._player(there, will_be), list[_Played]()
             for draw in range(draws // (4 if size > _MANY else 1) + 1 if is_real else 1):
                 factors = self._work(rng if draw else None)
                 found.append(after(self._reshaped(factors, was, will_be, stragglers)))
-                if not draw:
-                    pairs.append((before(factors), found[0]))
-            ratios = np.array([one.seconds for one in found]) / pairs[-1][0].seconds
+            pairs.append((here, found[0]))
+            ratios = np.array([one.seconds for one in found]) / here.seconds
             bounds.append(np.quantile(ratios, _BETWEEN) if len(ratios) > 1 else ratios[[0, 0]])
         seconds = self.seconds * _mean([there.seconds / here.seconds for here, there in pairs])
-        error = _ERRORS["real" if is_real else "simulated"] if changes else 0.0
-        error += _ERRORS["network"] if is_real and network is not None else 0.0
+        margin = _MARGINS["real" if is_real else "simulated"] if changes else 1.0
+        if is_real:
+            margin *= _MARGINS["rounds"] ** abs(math.log(will_be.rounds / was.rounds, 4))
+            margin *= _MARGINS["network"] if network is not None else 1.0
         here, there_ = pairs[0]
         text = ", ".join(
             f"{name}={value if isinstance(value, str) else repr(value)}" for name, value in changes.items()
@@ -303,13 +304,13 @@ class RunRecord:
         return WhatIf(
             text,
             seconds,
-            min(seconds, self.seconds * min(low for low, _ in bounds)) * (1.0 - error),
-            max(seconds, self.seconds * max(high for _, high in bounds)) * (1.0 + error),
+            min(seconds, self.seconds * min(low for low, _ in bounds)) / margin,
+            max(seconds, self.seconds * max(high for _, high in bounds)) * margin,
             self._phases(seconds, pairs, will_be.rounds / was.rounds),
             self.bytes_sent * there_.n_bytes / here.n_bytes if here.n_bytes else there_.n_bytes,
             will_be.rounds,
             self.seconds,
-            self._basis(network, error),
+            self._basis(network, margin),
             every,
         )
 
@@ -411,11 +412,15 @@ class RunRecord:
         rows = self.epochs * max(plan.rows) / plan.rounds
         return course_of(plan.strategy, exchanges, self.n_params, rows, rows * self.entries)
 
-    def _machines(self, was: _Plan) -> Sequence[_Machine]:
-        """Return the machine of a simulated run; or two that fit what was recorded."""
+    @cached_property
+    def _machines(self) -> Sequence[tuple[_Machine, _Played]]:
+        """The machine of a simulated run, or two that fit what was recorded; and the run itself, played on them."""
+        was = self._was()
         if self.cluster is not None:
-            return [_Machine(self.cluster)]
-        return [self._fitted(was, by_latency=by_latency) for by_latency in (True, False)]
+            machines = [_Machine(self.cluster)]
+        else:
+            machines = [self._fitted(was, by_latency=by_latency) for by_latency in (True, False)]
+        return [(machine, self._player(machine, was)(self._work(None))) for machine in machines]
 
     def _fitted(self, was: _Plan, *, by_latency: bool) -> _Machine:
         """Return a machine, by latency or by waiting that grows with the work, whose rounds last as long."""
@@ -502,8 +507,8 @@ class RunRecord:
         rest_s = max(0.0, seconds - work_s - other_s)
         return {"compute_s": work_s - encode_s, "encode_s": encode_s, "communication_s": rest_s, "other_s": other_s}
 
-    def _basis(self, network: Network | str | None, error: float) -> str:
-        margin = f", and {error:.0%} for what a play of rounds leaves out" if error else ""
+    def _basis(self, network: Network | str | None, factor: float) -> str:
+        margin = f", and a factor of {factor:.2g} for what a play of rounds leaves out" if factor > 1.0 else ""
         if self.cluster is not None:
             return f"Rests on the links, work and stragglers of the simulation{margin}."
         wire = "one wire fitted to them as latency and one as bandwidth"

@@ -14,7 +14,7 @@ import pytest
 from compressors import FAMILY as COMPRESSORS
 from dsgd import SGDClassifier
 from dsgd.collectives import compressed_cost
-from dsgd.compress import AdaComp, ErrorFeedback
+from dsgd.compress import AdaComp, ErrorFeedback, GTopK
 from dsgd.ledger import CONTROL_OPS
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ADPSGD, DPSGD, SCAFFOLD, LocalSGD, MinibatchSGD, OneShotAveraging
@@ -85,6 +85,15 @@ def test_a_compressed_fit_sends_its_payloads(compressor: Any, P: int) -> None:
     costs = [compressed_cost(rank, P, n + 1, NUMBER, strategy.compressor) for rank in range(P)]
     assert totals["messages"] == ROUNDS * sum(cost.messages for cost in costs if cost)
     assert totals["bytes_sent"] == ROUNDS * sum(cost.n_bytes for cost in costs if cost)
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(8), minibatch(5, compressor=GTopK(0.05))], ids=repr)
+def test_an_intercept_that_is_not_fitted_goes_along(strategy: Any) -> None:
+    """Fits without an intercept send what those with one do, and it stays zero: a form that counts it not."""
+    without, beside = (fit(strategy, 5, n_features=40, fit_intercept=fitted).ledger_ for fitted in (False, True))
+    assert without.totals()["bytes_sent"] == beside.totals()["bytes_sent"]
+    assert without.record(without).n_params == 41
+    assert fit(strategy, 5, n_features=40, fit_intercept=False).intercept_ == [0.0]
 
 
 @pytest.mark.parametrize("P", SIZES)

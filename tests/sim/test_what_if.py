@@ -20,7 +20,7 @@ from dsgd import SGDClassifier
 from dsgd.cli import app
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import PHASES, Ledger
-from dsgd.sim import NETWORKS, SimulatedCluster
+from dsgd.sim import NETWORKS, Failures, Link, Network, NoStragglers, SimulatedCluster, SlowRank
 from dsgd.sync.names import STRATEGIES
 
 EVERY, EPOCHS = 16, 3
@@ -93,6 +93,14 @@ def test_a_run_of_threads_is_what_was_recorded_and_longer_periods_send_less() ->
     assert "recorded rounds of 2 ranks" in str(longer)
 
 
+def test_what_is_further_from_a_real_run_is_less_certain() -> None:
+    """Intervals widen with the factor between periods: a margin that knows no distance."""
+    model = SGDClassifier(sync=4, n_jobs=2, **OPTIONS).fit(X, Y)
+    widths = [point.high / point.low for point in model.ledger_.sweep([4, 32, 256]).points]
+    assert widths == sorted(widths)
+    assert widths[0] > 2.0
+
+
 def test_the_knee_is_the_shortest_period_that_is_near_the_best() -> None:
     """A sweep is ascending; only periods before its knee take over a tenth longer than the best."""
     sweep = fitted(network="WAN").ledger_.sweep([1024, 1, 16, 4])
@@ -140,7 +148,15 @@ def test_advice_is_what_would_clearly_be_faster() -> None:
     assert ledger("InfiniBand", 1_000_000).advice() == ""
 
 
-@pytest.mark.parametrize("where", [{"n_jobs": 2}, {"client": SimulatedCluster(3, "WAN", stragglers="heavy-tail")}])
+OWN = Network("own", Link(byte_s=1e-8, latency_s=1e-4), Link(byte_s=1e-9))
+FLAKY = SimulatedCluster(
+    4, OWN, stragglers=SlowRank(1), failures=Failures(trace=[(1e-3, 2)], every_s=1e-3), on_failure="restart"
+)
+
+
+@pytest.mark.parametrize(
+    "where", [{"n_jobs": 2}, {"client": SimulatedCluster(3, "WAN", stragglers="heavy-tail")}, {"client": FLAKY}]
+)
 def test_a_saved_model_answers_as_its_ledger_does(tmp_path: Path, where: dict[str, Any]) -> None:
     """Files keep the record of the run, a further fit drops it, and the command prints it."""
     model = SGDClassifier(sync=EVERY, **where, **OPTIONS).fit(X, Y)
@@ -158,9 +174,13 @@ def test_a_saved_model_answers_as_its_ledger_does(tmp_path: Path, where: dict[st
 
 
 def test_a_model_without_a_record_is_refused_by_the_command(tmp_path: Path) -> None:
-    """The command names the model that has no record."""
-    dsgd.svm.LinearSVC().fit(X, Y).save(tmp_path / "other.dsgd")
-    assert CliRunner().invoke(app, ["what-if", str(tmp_path / "other.dsgd")]).exit_code != 0
+    """The command names the model that has no record: of another solver, or of a cluster that files do not describe."""
+    own = SimulatedCluster(2, stragglers=type("Mine", (NoStragglers,), {})())
+    for model in (dsgd.svm.LinearSVC(), SGDClassifier(client=own, **OPTIONS)):
+        model.fit(X, Y).save(tmp_path / "other.dsgd")
+        told = CliRunner().invoke(app, ["what-if", str(tmp_path / "other.dsgd")])
+        assert isinstance(told.exception, InvalidParameterError)
+        assert "classes of your own" in str(told.exception)
 
 
 def test_a_timeline_holds_the_seconds_of_the_records(tmp_path: Path) -> None:

@@ -178,6 +178,10 @@ def test_a_search_goes_on_where_the_best_is_the_last_that_was_tried() -> None:
     best = min(far, key=lambda at: far[at])
     assert len(far) > 4
     assert min(at[0] for at in far) < best[0] < max(at[0] for at in far)
+    for least in (7, 5.2):  # of a parameter: at the end of its ladder, and before it
+        wide = contests.search(lambda at, least=least: abs(at[0]) + abs(at[1] - least), (0.0, 2.0), [8], 5)
+        assert min(wide, key=lambda at: wide[at])[1] == round(least)
+        assert max(at[1] for at in wide) == min(7, round(least) + 1)
 
 
 def test_every_claim_of_a_contest_has_controls_that_are_trained() -> None:

@@ -74,31 +74,39 @@ def search(worth: Callable[[Place], float], start: Place, sizes: Sequence[int], 
     """Return what was tried and what it was worth, the less the better.
 
     From the best place so far the rate goes up and down, by factors of four, then two, and so on; every other parameter
-    one step of its ladder. So the best of the rates is no end of them when trials are used up, or more are made.
+    one step of its ladder. When trials are used up, more are made until neither the best rate nor a parameter of the
+    best is the last that was tried, except where a ladder ends.
     """
     found, step = {start: worth(start)}, 2.0
 
     def best() -> Place:
         return min(found, key=lambda at: found[at])
 
+    def moved(at: Place, axis: int, change: float) -> Place | None:
+        level = at[axis] + change
+        return (*at[:axis], level, *at[axis + 1 :]) if not axis or 0 <= level < sizes[axis - 1] else None
+
+    def fresh(steps: Sequence[float]) -> Place | None:
+        near = (moved(best(), axis, sign * size) for axis, size in enumerate(steps) for sign in (1.0, -1.0))
+        return next((one for one in near if one is not None and one not in found), None)
+
+    def beyond() -> Place | None:
+        at = best()
+        for axis, size in enumerate((2.0, *(1.0 for _ in sizes))):
+            for sign in (1.0, -1.0):
+                further = moved(at, axis, sign * size)
+                if further is not None and all(sign * tried[axis] <= sign * at[axis] for tried in found):
+                    return further
+        return None
+
     while len(found) < trials and step > 0.1:
-        rate, *rest = best()
-        near = [(rate + change, *rest) for change in (step, -step)]
-        for at, size in enumerate(sizes):
-            near += [
-                (rate, *rest[:at], level, *rest[at + 1 :])
-                for level in (rest[at] + 1, rest[at] - 1)
-                if 0 <= level < size
-            ]
-        fresh = next((one for one in near if one not in found), None)
-        if fresh is None:
+        one = fresh((step, *(1.0 for _ in sizes)))
+        if one is None:
             step /= 2.0
         else:
-            found[fresh] = worth(fresh)
-    for sign in (1.0, -1.0):
-        while found[best()] < np.inf and all(sign * at[0] <= sign * best()[0] for at in found):
-            rate, *rest = best()
-            found[rate + 2.0 * sign, *rest] = worth((rate + 2.0 * sign, *rest))
+            found[one] = worth(one)
+    while found[best()] < np.inf and (one := beyond()) is not None:
+        found[one] = worth(one)
     return found
 
 
@@ -339,7 +347,7 @@ _PROBLEMS: Final = (
     Problem(DataSource("w8a-like", 2_000, 40_000), "shuffled", 4.0),
     Problem(DataSource("ijcnn1-like", 2_000, 40_000), "feature-skewed", 0.5),
 )
-_WIDE: Final = _PROBLEMS[:2]
+_WIDE: Final = (*_PROBLEMS[:2], Problem(DataSource("webspam-like", 2_000, 20_000), "feature-skewed", 4.0))
 
 
 @dataclass(frozen=True)
@@ -412,7 +420,7 @@ class Contest:
                 say(f"{number * len(methods) + at + 1} of {len(methods) * len(self.problems)}: {name}, {problem.name}")
                 method = given if isinstance(given, Tuned) else Tuned(given)
                 strategy, rate = self.tune(problem, method)
-                own = "".join(f" {key} {getattr(strategy, key):g}" for key in method.ladders)
+                own = "".join(_own(key, getattr(strategy, key), ladder) for key, ladder in method.ladders.items())
                 chosen.setdefault(name, []).append(f"{rate:.3g}{own}")
                 for pace in self._paces(name):
                     made = ((seed, self.train(problem, strategy, rate, seed, pace)) for seed in reported)
@@ -440,10 +448,16 @@ class Contest:
         sets = ", ".join(f"{one.source.name} ({one.source.rows:,} rows, {one.partition})" for one in self.problems)
         what = (
             f"{self.what} {self.ranks} simulated ranks, 10GbE, {self.epochs} epochs, on {sets}; {self.seeds} seeds. "
-            f"Every method has the best rate, and own parameters, of {self.trials} trials with other seeds."
+            f"Every method has the best rate, and own parameters, of {self.trials} trials with other seeds, or of more "
+            "where the best is the last that was tried."
         )
         quick = None if self.seeds < 10 else replace(self, seeds=3, trials=3).measure()
         return Measure(self.name, tuple(verdict.statement for verdict in self.verdicts), what, self.run, quick=quick)
+
+
+def _own(key: str, value: float, ladder: Sequence[float]) -> str:
+    """Return what was chosen of a ladder, and whether it is an end of it."""
+    return f" {key} {value:g}{' (the ladder ends there)' if value in (ladder[0], ladder[-1]) else ''}"
 
 
 def _quality(key: str, ours: str, other: str) -> Versus:
@@ -464,8 +478,9 @@ def _saves(key: str, measure: Literal["seconds", "bytes", "saved"], ours: str, o
 
 
 _OFTEN: Final = "every row"
-_MOMENTA: Final = (0.0, 0.2, 0.4, 0.6, 0.8)
-_PULLS: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
+_MOMENTA: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9)
+_PULLS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+#: Beyond 1 the centre would swing.
 _BETAS: Final = (0.3, 0.5, 0.7, 0.9, 1.0)
 _AVERAGES: Final = Contest(
     "averages",
@@ -537,7 +552,7 @@ _NEIGHBOURS: Final = Contest(
     "neighbours",
     {
         "all-reduce": sync.LocalSGD(8), "SGP": sync.SGP(8), "D-PSGD": sync.DPSGD(8), "AD-PSGD": sync.ADPSGD(8),
-        "CHOCO": Tuned(sync.ChocoSGD(8, TopK(0.01), 0.04), {"gamma": (0.01, 0.02, 0.04, 0.08, 0.16)}),
+        "CHOCO": Tuned(sync.ChocoSGD(8, TopK(0.01), 0.04), {"gamma": (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)}),
     },
     (
         _kept("sgp/accuracy", "SGP", "all-reduce"),
