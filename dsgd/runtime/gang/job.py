@@ -107,9 +107,10 @@ class JobBlocks:
         deadline = time.monotonic() + handle.timeout_s
         while True:
             handle.cluster.wait(self._settled, "waiting for rows")
-            pending = [future.key for future in self.futures if future.status == "pending"]
-            if pending:
-                handle.cluster.check_silence("computing rows", keys=pending, limit="peer")
+            # Those too that were lost and are computed again, which Dask calls lost.
+            awaited = {future.key: future.status for future in self.futures if not future.done()}
+            if awaited:
+                handle.cluster.check_silence("computing rows", keys=list(awaited), limit="peer")
             survey = handle.cluster.survey([future.key for future in self.futures])
             lost = missing(survey)
             if not lost:
@@ -118,7 +119,9 @@ class JobBlocks:
                 status = self.futures[index].status
                 if status == "error":
                     self.futures[index].result()  # raises the error of computing the block
-                is_forgotten = status == "cancelled" or not survey["blocks"][index]["known"]
+                # What was pending and is unknown is on its way: Dask takes large graphs apart in a thread.
+                is_known = survey["blocks"][index]["known"] or awaited.get(self.futures[index].key) == "pending"
+                is_forgotten = status == "cancelled" or not is_known
                 if is_forgotten and not self._is_sent_again(index, status, deadline):
                     break
             time.sleep(_LOST_S)
@@ -126,7 +129,7 @@ class JobBlocks:
     async def _settled(self) -> None:
         """Wait a moment for blocks that are being computed."""
         # Not distributed.wait, which raises if one was cancelled: that block may be sent again.
-        waits = [asyncio.ensure_future(future.exception()) for future in self.futures if future.status == "pending"]
+        waits = [asyncio.ensure_future(future.exception()) for future in self.futures if not future.done()]
         if waits:
             _, pending = await asyncio.wait(waits, timeout=_SLICE_S)
             for wait in pending:

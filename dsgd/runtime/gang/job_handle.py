@@ -433,9 +433,11 @@ class JobHandle:
                 f"all ranks have ended, but their results did not arrive within {self.timeout_s:g} s. Can the "
                 "scheduler and this process reach the workers?"
             )
-        silent_s, worker, host = self.cluster.silence(keys=[future.key for future in self.futures])
+        silent_s, worker, _ = self.cluster.silence(keys=[future.key for future in self.futures])
         if silent_s > self.hung_after_s:
             places = [address for address, _, n in self._members for _ in range(n)]
+            # The scheduler has forgotten that of a worker that left.
+            host = next(host for address, host, _ in self._members if address == worker)
             has_left = silent_s == inf
             text = f"its worker was not heard of for {silent_s:.1f} s"
             place = {"rank": places.index(worker), "worker": worker, "host": host}

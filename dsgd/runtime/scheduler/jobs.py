@@ -159,16 +159,15 @@ class Admission:
         self._answers: dict[str, asyncio.Event] = {}
 
     async def ask(self, hung_s: float, at_most_s: float) -> None:
-        """Install the plugin where it is missing, and wait for the answers."""
-        for address, worker in list(self._scheduler.workers.items()):
-            if address in self.ready or address in self.refused or state_of(worker) not in ("running", "paused"):
-                continue
-            if address not in self._asked:
-                self._asked[address] = asyncio.create_task(self._install(address))
+        """Install the plugin where it is missing, also on workers that come meanwhile, and wait for the answers."""
         deadline = asyncio.get_running_loop().time() + at_most_s
-        while asyncio.get_running_loop().time() < deadline:
+        while True:
+            for address, worker in list(self._scheduler.workers.items()):
+                is_known = address in self.ready or address in self.refused or address in self._asked
+                if not is_known and state_of(worker) in ("running", "paused"):
+                    self._asked[address] = asyncio.create_task(self._install(address))
             waits = [task for address, task in self._asked.items() if self._silence_s(address) <= hung_s]
-            if not waits:
+            if not waits or asyncio.get_running_loop().time() >= deadline:
                 break
             await asyncio.wait(waits, timeout=_LOOK_S)
 
@@ -200,11 +199,13 @@ class Admission:
         answered = self._answers[worker] = asyncio.Event()
         installer: bytes = cloudpickle.dumps(make_installer(local_versions(), WORKER_ANSWER))
         try:
-            await add_worker_plugin(self._scheduler, worker, installer, f"dsgd-jobs-{LOADED_VERSION}")
-            await answered.wait()
-        except OSError:
-            # It has just left, or is asked again.
-            pass
+            while worker in self._scheduler.workers and not answered.is_set():
+                try:
+                    await add_worker_plugin(self._scheduler, worker, installer, f"dsgd-jobs-{LOADED_VERSION}")
+                    await answered.wait()
+                except OSError:
+                    # Its end is not known yet, or only the connection broke.
+                    await asyncio.sleep(_AGAIN_S)
         except Exception as error:
             self.answer(worker, f"{type(error).__name__}: {error}")
         finally:

@@ -372,8 +372,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
             dask_internals.resume_worker(self.scheduler, self.scheduler.workers[worker], f"dsgd-heard-{monotonic()}")
 
     def _send(self, worker: str, message: dict[str, Any]) -> None:
+        # A process that has just come at the address of a worker knows no orders: Dask would end it for this one.
         if (
-            dask_internals.tell_worker(self.scheduler, worker, {"op": messages.JOB_ORDER, **message})
+            worker in self.admission.ready
+            and dask_internals.tell_worker(self.scheduler, worker, {"op": messages.JOB_ORDER, **message})
             and message["action"] == "open"
         ):
             # Silence begins when heartbeats are asked for.

@@ -32,7 +32,7 @@ from dsgd.collectives.group import Group
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.wires.inproc import connect_nested
-from dsgd.errors import GangTimeoutError
+from dsgd.errors import ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local.shard import split
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
@@ -213,7 +213,10 @@ def run_member(task: MemberTask) -> MemberOutcome:
     """
     worker = get_worker()
     credentials = task.credentials
-    job = store_of(worker).find(credentials.job_id, credentials.epoch, credentials.token)
+    # Another process may have come at the address of a worker that is gone: it has no plugin before a job asks for it.
+    job = None
+    with contextlib.suppress(ClusterError):
+        job = store_of(worker).find(credentials.job_id, credentials.epoch, credentials.token)
     if job is None or job.task_key is not None or worker.address != task.place.worker.address:
         # Dask ran a task of a gang that is over, or ran one twice: it has no place in the gang.
         return _NOTHING
