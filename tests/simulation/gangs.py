@@ -76,8 +76,7 @@ class Member(member_module._Member):
         world: Any = WORLD[0]
         state.abort.check()
         n_epochs, raises_at = self._args
-        self._work(world.chance(f"pack {worker.name}").choice((0.0, 0.0, 0.05, 0.05, 0.05, 0.3, 0.3, 0.3, 0.3, 6.0)))
-        state.kept.blocks = task.place.blocks if task.orders.keeps else None
+        self._pack_blocks(world)
         state.abort.check()
         context = rendezvous.MemberContext(worker, state, shown, task.orders.wires, task.orders.timeout_s)
         listener: Any = SimpleNamespace(address=f"{worker.name}/{shown.epoch}", look=lambda *args: None)
@@ -114,6 +113,23 @@ class Member(member_module._Member):
         records = [RankLedger(shown.member).records()]
         stats = [{"rank": shown.member, "worker": worker.address, "host": worker.host}]
         return member_module.MemberOutcome(True, pickle.dumps(n_epochs), stats, records, [])
+
+    def _pack_blocks(self, world: Any) -> None:
+        """Fetch blocks from who has them, unless the same ones are packed here, and pack them."""
+        task, kept = self._task, self._job.kept
+        if not task.orders.keeps or kept.blocks != task.place.blocks:
+            kept.drop_data()
+            for key in task.keys:
+                deadline = world.now + task.orders.timeout_s
+                while key not in world.scheduler.tasks or not world.scheduler.tasks[key].who_has:
+                    if world.scheduler.lost_at.get(key, world.now) < world.surveyed_at.get(key, 0.0):
+                        world.broken(f"a gang was planned that needs {key}, which was lost before")
+                    if world.now >= deadline:
+                        raise GangTimeoutError(f"no worker holds {key}")
+                    self._work(0.1)
+        chance = world.chance(f"pack {self._worker.name}")
+        self._work(chance.choice((0.0, 0.0, 0.05, 0.05, 0.05, 0.3, 0.3, 0.3, 0.3, 6.0)))
+        kept.blocks = task.place.blocks if task.orders.keeps else None
 
     def _work(self, seconds: float) -> None:
         Clock.sleep(seconds)
@@ -207,6 +223,7 @@ class Schedule(World):
         self.granted: set[tuple[str, int]] = set()
         self.trained: dict[tuple[str, int, int], int] = {}
         self.faults: list[str] = []
+        self.surveyed_at: dict[str, float] = {}  # when a client last asked for a block
         self.slowness = chance.choice((0.2, 1.0, 1.0, 4.0, 10.0))
         self.scheduler = Scheduler(self)
         self._numbers_of = itertools.count(1)
@@ -426,6 +443,8 @@ class Schedule(World):
             reasons = {"program"} if fit.raises_at is not None else set()
         else:
             reasons = next((names for kind, names in REASONS.items() if isinstance(error, kind)), {*FAULTS})
+            if fit.is_scattered and isinstance(error, GangTimeoutError):  # a block may be lost that a rank waits for
+                reasons = reasons | {"crash", "leave"}
         if not reasons & set(self.faults):
             self.broken(f"a fit failed for no reason: {error!r}", error)
         self._check_cause(fit)
@@ -557,6 +576,13 @@ class _Psutil:
             return 0.0
 
 
+def _noted(client: Client, call: str, *args: Any, **options: Any) -> Any:
+    """Call the scheduler; note when it is asked for blocks."""
+    if call == "dsgd_survey":
+        WORLD[0].surveyed_at.update(dict.fromkeys(options["keys"], WORLD[0].now))
+    return client_module.call_scheduler(client, call, *args, **options)
+
+
 @contextlib.contextmanager
 def simulated() -> Iterator[None]:
     """Put the product on virtual time, in a ``with`` block."""
@@ -573,7 +599,7 @@ def simulated() -> Iterator[None]:
 
     patches = [
         (client_module, {"queue": SimpleNamespace(SimpleQueue=Queue, Empty=queue.Empty)}),
-        (cluster, {"time": Clock, "local_versions": lambda: versions}),
+        (cluster, {"time": Clock, "local_versions": lambda: versions, "call_scheduler": _noted}),
         (job, {"time": Clock, "require_cluster": lambda found: found, "out_of_pool": contextlib.nullcontext}),
         (job, {"servers_here": lambda found: []}),
         (job_handle, {"time": Clock, "threading": events, "uuid": SimpleNamespace(uuid4=draw_id), "_log": _Log()}),

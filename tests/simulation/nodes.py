@@ -113,6 +113,7 @@ class Scheduler(Node):
         self.clients: dict[str, Client] = {}
         self.tasks: dict[str, Task] = {}
         self.log: list[dict[str, Any]] = []
+        self.lost_at: dict[str, float] = {}  # blocks that nobody can compute again
         self.when_logged: Callable[[int], object] = lambda n: None
         self.plugins: dict[str, Any] = {}
         self.extensions = {"publish": SimpleNamespace(datasets={})}
@@ -242,6 +243,7 @@ class Scheduler(Node):
             task.state, task.processing_on = "no-worker", None
             if state == "forgotten":
                 del self.tasks[key]
+                self.lost_at[key] = self.world.now
             self.stream(task.client, {"op": "lost-data" if key in self.tasks else "cancelled-keys", "key": key})
         self.schedule()
 

@@ -346,6 +346,8 @@ def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks) -> Plan:
                 raise recovery.cause from problem
             time.sleep(_REPLAN_S)
             continue
+        if recovery.lacks_blocks(plan, survey):
+            continue
         # Two jobs that plan at the same moment choose the same workers: the second searches again for free ones.
         if handle.admit(plan, patient=attempt > 0 or len(plan.members) == len(workers)):
             return plan
@@ -445,6 +447,7 @@ class Recovery:
         self._dropped: set[int] = set()
         self._began = self._looked = 0.0
         self._pausing = False
+        self._fetched: set[int] = set()
         self.kept: dict[str, tuple[int, ...]] = {}
         self.events: list[dict[str, Any]] = []
         self.cause: BaseException | None = None
@@ -479,7 +482,7 @@ class Recovery:
         # A gang that shrinks takes no worker back. Any other does, but is not offered hung ones meanwhile.
         self._out |= late | hung if isinstance(self._policy, Shrink) else late
         self.kept = {worker: tuple(blocks) for worker, blocks in answers.items() if blocks is not None}
-        self._plan, self._pausing = plan, False
+        self._plan, self._pausing, self._fetched = plan, False, set()
         if isinstance(self._policy, Shrink) and not joined:
             self._dropped |= {
                 index for member in plan.members if member.worker.address not in answers for index in member.blocks
@@ -498,8 +501,24 @@ class Recovery:
         """Return the blocks that the next gang needs and that are neither packed nor in the memory of a worker."""
         alive = {worker["address"] for worker in survey["workers"]}
         self.kept = {worker: packed for worker, packed in self.kept.items() if worker in alive}
-        had = self._dropped.union(*self.kept.values())
+        had = self._dropped.union(*self.kept.values()) - self._fetched
         return [k for k, block in enumerate(survey["blocks"]) if k not in had and not block["holders"]]
+
+    def lacks_blocks(self, plan: Plan, survey: Mapping[str, Any]) -> bool:
+        """Return whether members would have to fetch blocks that nobody holds, which are then missing, too.
+
+        Such blocks are only packed: together with others, or for more ranks, they have to be packed again.
+        """
+        ranks = {} if self._plan is None else {one.worker.address: one.n_ranks for one in self._plan.members}
+        packs = (
+            member
+            for member in plan.members
+            if self.kept.get(member.worker.address) != member.blocks
+            or ranks.get(member.worker.address) != member.n_ranks
+        )
+        lost = {index for member in packs for index in member.blocks if not survey["blocks"][index]["holders"]}
+        self._fetched |= lost
+        return bool(lost)
 
     def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo]) -> Plan:
         """Return the plan of the next gang; see `make_plan` for errors."""
