@@ -28,7 +28,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test test-all times oracle test-oldest test-pythons mutations soak soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
+.PHONY: help demo claims test test-all times oracle test-oldest test-pythons mutations soak soak-simulation soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -72,6 +72,9 @@ soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRS
 
 mutations: $(STAMPS)/test ## plant known defects one by one: the tests must find each (MUTATIONS="--quick --only ring")
 	$(BIN)/python tests/mutations.py --processes $(TEST_PROCESSES) $(MUTATIONS)
+
+soak-simulation: $(STAMPS)/test ## hurt simulated clusters, some dozen a second (SOAK_RUNS=100000 SOAK_SEED=600)
+	PYTHONPATH=tests $(BIN)/python -m simulation $(SOAK_SEED) --runs $(SOAK_RUNS)
 
 # Variables as for soak, and SOAK_PROCESSES.
 soak-svm: $(STAMPS)/test ## draw small hard problems for the SVMs, beside LIBSVM (SOAK_RUNS=100000 SOAK_PROCESSES=2)

@@ -20,7 +20,7 @@ LAWS = [
     "svm",
     "sync",
     "runtime/test_registry.py",
-    "runtime/test_registry_states.py",
+    "runtime/test_simulation.py",
 ]
 
 
