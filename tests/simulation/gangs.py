@@ -237,6 +237,8 @@ class Schedule(World):
         #: Faults that come as long after the job log has so many entries.
         self.later: dict[int, list[tuple[float, Callable[[], object]]]] = {}
         self.scheduler.when_logged = self._when_logged
+        # A nanny starts a worker again that a fit has removed.
+        self.scheduler.when_removed = lambda host: self.push(self.now + 1.0, None, partial(self.come, host))
         for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
             fault = getattr(self, chance.choice(FAULTS))
             hurt = partial(self._hurt, fault, random.Random(chance.random()))
