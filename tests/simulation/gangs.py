@@ -122,7 +122,8 @@ class Member(member_module._Member):
             for key in task.keys:
                 deadline = world.now + task.orders.timeout_s
                 while key not in world.scheduler.tasks or not world.scheduler.tasks[key].who_has:
-                    if world.scheduler.lost_at.get(key, world.now) < world.surveyed_at.get(key, 0.0):
+                    was_known = world.scheduler.lost_at.get(key, world.now) < world.surveyed_at.get(key, 0.0)
+                    if was_known and world.runs(task.credentials):
                         world.broken(f"a gang was planned that needs {key}, which was lost before")
                     if world.now >= deadline:
                         raise GangTimeoutError(f"no worker holds {key}")
@@ -237,8 +238,7 @@ class Schedule(World):
         #: Faults that come as long after the job log has so many entries.
         self.later: dict[int, list[tuple[float, Callable[[], object]]]] = {}
         self.scheduler.when_logged = self._when_logged
-        # A nanny starts a worker again that a fit has removed.
-        self.scheduler.when_removed = lambda host: self.push(self.now + 1.0, None, partial(self.come, host))
+        self.scheduler.when_removed = self._removes
         for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
             fault = getattr(self, chance.choice(FAULTS))
             hurt = partial(self._hurt, fault, random.Random(chance.random()))
@@ -450,6 +450,22 @@ class Schedule(World):
         if not reasons & set(self.faults):
             self.broken(f"a fit failed for no reason: {error!r}", error)
         self._check_cause(fit)
+
+    def _removes(self, worker: Worker) -> None:
+        """Start a worker again that a fit has removed, as a nanny does; check that it did not answer."""
+        was_cut = frozenset((worker.name, "scheduler")) in self._cut
+        has_hung = was_cut or worker.stalled_until or self.scheduler.stalled_until or not worker.alive
+        # Of very slow messages an answer takes longer than a fit is patient.
+        if self.slowness <= 4.0 and not has_hung:
+            self.broken(f"{worker.name} was removed, which answers")
+        self.push(self.now + 1.0, None, partial(self.come, worker.host))
+
+    def runs(self, shown: Any) -> bool:
+        """Return whether a gang has been formed and has no failure yet."""
+        return any(
+            (found.job_id, found.epoch, found.phase, found.failure) == (shown.job_id, shown.epoch, "granted", None)
+            for found in self._jobs()
+        )
 
     def _jobs(self) -> list[Any]:
         return [found for one in self.scheduler.plugins.values() for found in one.registry.jobs.values()]

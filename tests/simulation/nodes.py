@@ -115,7 +115,7 @@ class Scheduler(Node):
         self.log: list[dict[str, Any]] = []
         self.lost_at: dict[str, float] = {}  # blocks that nobody can compute again
         self.when_logged: Callable[[int], object] = lambda n: None
-        self.when_removed: Callable[[str], object] = lambda host: None
+        self.when_removed: Callable[[Worker], object] = lambda worker: None
         self.plugins: dict[str, Any] = {}
         self.extensions = {"publish": SimpleNamespace(datasets={})}
         self.stream_comms = self.workers
@@ -189,7 +189,7 @@ class Scheduler(Node):
             plugin.remove_worker(self, address, stimulus_id=stimulus_id)
 
     async def remove_worker(self, address: str, stimulus_id: str = "") -> None:
-        self.when_removed(self.workers[address].node.host)
+        self.when_removed(self.workers[address].node)
         self.drop_worker(address, stimulus_id)
 
     def remove_client(self, client: Client) -> None:

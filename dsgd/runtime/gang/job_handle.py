@@ -242,11 +242,15 @@ class JobHandle:
         shown = self.credentials(0)
 
         async def one(worker: str) -> Any:
-            call = self.client.run(function, shown, workers=[worker], on_error="ignore")
-            return (await asyncio.wait_for(call, timeout_s))[worker]
+            while True:
+                try:
+                    return (await self.client.run(function, shown, workers=[worker], on_error="ignore"))[worker]
+                except OSError:  # the call was lost, which says nothing of the worker
+                    await asyncio.sleep(_RETRY_S)
 
         async def call_all() -> list[Any]:
-            return await asyncio.gather(*(one(worker) for worker in workers), return_exceptions=True)
+            waits = (asyncio.wait_for(one(worker), timeout_s) for worker in workers)
+            return await asyncio.gather(*waits, return_exceptions=True)
 
         answers = self._guard(call_all, timeout_s=timeout_s + self._call_s)
         return {w: answer for w, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)}
