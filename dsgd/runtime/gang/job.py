@@ -401,14 +401,16 @@ def _collect(
         values: list[Any] = await handle.client.gather(list(futures), asynchronous=True)
         return values
 
-    values: list[Any] = handle.run(settle, stalled)
-    if any(future.status != "finished" for future in futures):
-        handle.check()  # a restart, for example, also cancels tasks: the job knows the reason
-    for future in futures:
-        if future.status == "error":
-            future.result()
-        if future.status != "finished":
-            raise ClusterError(f"task {future.key} was {future.status}: a user or another program cancelled it.")
+    values: list[Any] = [None]
+    while None in values:  # a result was lost, and its task has run again meanwhile
+        values = handle.run(settle, stalled)
+        if any(future.status != "finished" for future in futures):
+            handle.check()  # a restart, for example, also cancels tasks: the job knows the reason
+        for future in futures:
+            if future.status == "error":
+                future.result()
+            if future.status != "finished":
+                raise ClusterError(f"task {future.key} was {future.status}: a user or another program cancelled it.")
     return values
 
 
