@@ -298,7 +298,7 @@ class JobHandle:
 
     def set_aside(self, workers: Collection[str], keys: Sequence[Any], *, remove: bool) -> None:
         """Set hung workers aside; see `GangSchedulerPlugin.set_aside`."""
-        self._call("dsgd_set_aside", workers=sorted(workers), keys=list(keys), remove=remove)
+        self._call("dsgd_set_aside", job_id=self.job_id, workers=sorted(workers), keys=list(keys), remove=remove)
 
     def check(self) -> None:
         """Raise the error of the job, if the scheduler knows one."""

@@ -192,13 +192,15 @@ class GangSchedulerPlugin(SchedulerPlugin):
             "silent_s": self._silences(),
         }
 
-    async def set_aside(self, workers: Sequence[str], keys: Sequence[Any], remove: bool) -> None:
-        """Set hung workers aside until their heartbeats return: Dask gives them no new tasks meanwhile.
+    async def set_aside(self, job_id: str, workers: Sequence[str], keys: Sequence[Any], remove: bool) -> None:
+        """Set hung workers of a job aside until their heartbeats return: Dask gives them no new tasks meanwhile.
 
         Blocks of the job that only they hold are given up and made again; tasks and data of other users are left alone.
         """
-        stimulus = f"dsgd-hung-{monotonic()}"
-        for ws in [self.scheduler.workers[name] for name in workers if name in self.scheduler.workers]:
+        stimulus, job = f"dsgd-hung-{monotonic()}", self.registry.jobs.get(job_id)
+        # Another process may have come at the address of one, or the job have lost its workers to others.
+        own = set[str]() if job is None or job.phase == "closed" else job.opened
+        for ws in [self.scheduler.workers[name] for name in workers if name in own and name in self.scheduler.workers]:
             if remove:
                 await dask_internals.remove_worker(self.scheduler, ws, stimulus)
                 continue
