@@ -153,3 +153,15 @@ def test_threads_see_what_is_not_finite(form, dtype):
             with pytest.raises(ValueError, match=r"Input X contains|infinity"):
                 LocalRows((form(broken), None, None)).check(3, "It")
             assert "X contains" in summarise((form(broken), None, None), classification=False, supervised=False).problem
+
+
+@pytest.mark.parametrize("kind", [float, np.int64, bool, str, object])
+@pytest.mark.parametrize("last", [(), (7,)])
+def test_labels_are_found_wherever_they_stand(kind, last):
+    """Labels of a long column are counted one by one: one that only its last row has was not among the first."""
+    y = np.concatenate([np.arange(20_000) % 3, last]).astype(int).astype(kind)
+    found = summarise((np.zeros((len(y), 1)), y, None), classification=True)
+    labels, counts = np.unique(y, return_counts=True)
+    assert found.classes.dtype == labels.dtype
+    np.testing.assert_array_equal(found.classes, labels)
+    np.testing.assert_array_equal(found.counts, counts)
