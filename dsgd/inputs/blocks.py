@@ -51,6 +51,11 @@ from dsgd.validation import warn_user
 Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample_weight (n,) or None
 
 
+#: The labels of the first rows are counted one by one, if they are few: to sort a column takes longer.
+_FIRST_ROWS: Final = 1024
+_FEW_LABELS: Final = 32
+
+
 @dataclass(frozen=True)
 class BlockSummary:
     """A summary of a block for the client."""
@@ -104,7 +109,7 @@ def summarise(
     classes = counts = None
     if classification and not problem:
         try:
-            classes, counts = np.unique(y, return_counts=True)
+            classes, counts = _distinct(y)
         except TypeError as error:
             problem = f"y mixes labels that cannot be sorted ({error}); use one type of label"
             if any(label is None for label in y):
@@ -128,6 +133,15 @@ def summarise(
         weight=total,
         least=float(np.min(y)) if has_numbers else math.inf,
     )
+
+
+def _distinct(y: AnyArray) -> tuple[AnyArray, IntVector]:
+    """Return the labels, sorted, and how many rows have each; few of them are counted without sorting."""
+    if len(y) > 8 * _FIRST_ROWS and len(labels := np.unique(y[:_FIRST_ROWS])) <= _FEW_LABELS:
+        counts = np.array([np.count_nonzero(y == label) for label in labels])
+        if counts.sum() == len(y):
+            return labels, counts
+    return np.unique(y, return_counts=True)
 
 
 def summarise_part(rows: Block, mine: slice | IndexVector, **expected: bool) -> BlockSummary:

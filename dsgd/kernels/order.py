@@ -146,7 +146,8 @@ def draw_order(
     - `ends`, shape (n + 1,) or (0,): zeros; overwritten. None where there is one class.
     """
     n, n_classes = order.shape[0], heads.shape[0]
-    # Members by class, each class in the order of the listing.
+    # Members by class, each class in the order of the listing. Places are unsigned: an index that might be negative
+    # costs a comparison, and keeps copies from being vectorised.
     if n_classes == 1:
         begins[1] = n
         for i in range(n):
@@ -162,7 +163,7 @@ def draw_order(
             begins[k + 1] += begins[k]
         for i in range(n):
             k = int(targets[i] - low)
-            order[heads[k]] = i
+            order[np.uint64(heads[k])] = i
             heads[k] += 1
     for k in range(n_classes):
         first, last = begins[k], begins[k + 1]
@@ -172,40 +173,43 @@ def draw_order(
         for c in range(n_chunks - 1, 0, -1):
             other = _below(draw(stream, np.uint64(c)), c + 1)
             chunks[c], chunks[other] = chunks[other], chunks[c]
-        at = first
+        at = np.uint64(first)
         for c in range(n_chunks):
             begin = first + np.int64(chunks[c]) * CHUNK
-            for j in range(begin, min(last, begin + CHUNK)):
-                scratch[at] = order[j]
-                at += 1
+            source, length = np.uint64(begin), np.uint64(min(last - begin, CHUNK))
+            for j in range(length):
+                scratch[at + j] = order[source + j]
+            at += length
         # As many members as a class has among so many rows, in whole chunks.
         size = max(1, (GROUP * (last - first) + CHUNK * n // 2) // max(1, CHUNK * n)) * CHUNK
         stream = draw(mix64(key), np.uint64(2 * k + 1))
         for begin in range(first, last, size):
             for j in range(min(last, begin + size) - 1, begin, -1):
-                other = begin + _below(draw(stream, np.uint64(j)), j - begin + 1)
-                scratch[j], scratch[other] = scratch[other], scratch[j]
+                here, other = np.uint64(j), np.uint64(begin + _below(draw(stream, np.uint64(j)), j - begin + 1))
+                scratch[here], scratch[other] = scratch[other], scratch[here]
     if n_classes == 1:
         for i in range(n):
             order[i] = scratch[i]
-            ordered[i] = targets[order[i]]
+            ordered[i] = targets[np.uint64(order[i])]
         return True
     # Each member belongs at a share of all places.
     for k in range(n_classes):
         n_members = begins[k + 1] - begins[k]
         distance = n / max(1, n_members)
         for j in range(n_members):
-            ends[min(n - 1, np.int64((j + offsets[k]) * distance)) + 1] += 1
+            ends[np.uint64(min(n - 1, np.int64((j + offsets[k]) * distance)) + 1)] += 1
     for b in range(1, n + 1):
         ends[b] += ends[b - 1]
     for turn in range(n_classes):
         k = turns[turn]
-        n_members = begins[k + 1] - begins[k]
+        first, offset, target = begins[k], offsets[k], low + k
+        n_members = begins[k + 1] - first
         distance = n / max(1, n_members)
         for j in range(n_members):
-            b = min(n - 1, np.int64((j + offsets[k]) * distance))
-            order[ends[b]] = scratch[begins[k] + j]
-            ordered[ends[b]] = targets[scratch[begins[k] + j]]
+            b = np.uint64(min(n - 1, np.int64((j + offset) * distance)))
+            place = np.uint64(ends[b])
+            order[place] = scratch[np.uint64(first + j)]
+            ordered[place] = target
             ends[b] += 1
     return True
 

@@ -28,7 +28,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from typing import Any, Final, Literal, NamedTuple, final
 
@@ -39,7 +38,7 @@ from dsgd.comm.base import MAX_OUTSTANDING, AbstractMailbox, AbstractTransport, 
 from dsgd.comm.frames import HEADER_BYTES, OP_SEND, AbortFlag, check_array, check_limit, not_at_one_point
 from dsgd.comm.memory.cores import current_core, staying
 from dsgd.comm.memory.segment import SharedArray
-from dsgd.errors import AbortedError, InvalidParameterError, WorkerLostError
+from dsgd.errors import AbortedError, InvalidParameterError, PausedError, WorkerLostError
 from dsgd.ledger import WAIT, Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.rank import GangResult, Mail, RankProgram, Server
@@ -328,7 +327,7 @@ def connect(fabric: Fabric, ledgers: Sequence[RankLedger], abort: AbortFlag) -> 
 
 # Of so many threads, which take turns, the time goes to waking the next one.
 _MANY: Final = 32
-_POLICIES: Final = ("raise", "restart", "shrink")
+_POLICIES: Final = ("raise", "restart", "shrink", "elastic")
 
 
 @dataclass(frozen=True)
@@ -350,10 +349,10 @@ class SimulatedCluster(Checked):
         Seed of the stragglers and failures. Equal seeds give equal runs.
     failures : Failures, optional
         When machines stop; none does by default.
-    on_failure : {"raise", "restart", "shrink"}, default "raise"
+    on_failure : {"raise", "restart", "shrink", "elastic"}, default "raise"
         What happens then: the fit ends with `WorkerLostError`; another machine takes the place and has the same rows;
-        or the ranks that are left go on without these, numbered anew. In both cases they go on from the newest copy of
-        the state (:doc:`/failures`).
+        the ranks that are left go on without these, numbered anew; or they do until the machine is back with its rows,
+        and joins at the end of an epoch. All go on from the newest copy of the state (:doc:`/failures`).
 
     Raises
     ------
@@ -375,7 +374,7 @@ class SimulatedCluster(Checked):
     stragglers: AbstractStragglers | str = "none"
     seed: int = 0
     failures: Failures | None = None
-    on_failure: Literal["raise", "restart", "shrink"] = "raise"
+    on_failure: Literal["raise", "restart", "shrink", "elastic"] = "raise"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated."""
@@ -447,14 +446,18 @@ class SimulatedCluster(Checked):
             assert found is not None  # nothing stops it
             return found
         history = History(self.failures, self.seed, list(range(self.ranks)))
+        rows = [getattr(part, "n_rows", None) for part in data]
         while True:
             found = None
             if history.stops[0] > history.began:
                 left = [data[machine] for machine in history.machines]
-                found = self._run_gang(program, left, args, history, **options)
+                try:
+                    found = self._run_gang(program, left, args, history, **options)
+                except PausedError:
+                    history.rejoin(rows)
+                    continue
             if found is not None:
                 return replace(found, recoveries=history.events, goodput=history.goodput(found.ledger.elapsed_s))
-            rows = [getattr(part, "n_rows", None) for part in data]
             lost = history.heed(self.on_failure, rows)
             if self.on_failure == "raise" or not history.machines or history.n_in_vain > MOST_IN_VAIN:
                 how = f"stopped after {history.events[-1]['at_s']:.6g} virtual seconds (failure {len(history.events)})"
@@ -501,8 +504,7 @@ class SimulatedCluster(Checked):
                     if number < n_ranks:
                         rank = gang.rank(Group(transport, algorithm))
                         if history is not None and self.on_failure != "raise":
-                            keeper = history.keepers[number]
-                            keeper.on_copy = partial(history.charge_copy, number, transport.clock)
+                            keeper = history.join(number, transport.clock)
                             rank = replace(rank, keeper=keeper, formed=len(history.events))
                         values[number] = program(rank, data[number], *args)
                         return

@@ -5,7 +5,8 @@ time of the others counts.
 
 Method: failures of a machine are a Poisson process, drawn for each machine by itself, or come from a trace. They strike
 at their time, whatever ranks do then; ranks stop together, and those of the next gang go on from the newest state that
-a survivor holds, as on workers (`dsgd.runtime.Gang`). Equal seeds give equal failures under every policy.
+a survivor holds, as on workers (`dsgd.runtime.Gang`). A machine that comes back joins at the end of an epoch, and
+nothing is done again for it. Equal seeds give equal failures under every policy.
 
 Source: Young 1974 and Daly 2006 (intervals of checkpoints and the time that is lost).
 """
@@ -13,12 +14,13 @@ Source: Young 1974 and Daly 2006 (intervals of checkpoints and the time that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from dsgd.errors import InvalidParameterError
-from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
+from dsgd.runtime.checkpoints.checkpoint import Snapshot, SnapshotKeeper
 from dsgd.sim.events import VirtualClock
 from dsgd.sim.network import draw_uniform
 from dsgd.validation import Checked, check_number, number
@@ -47,6 +49,9 @@ class Failures(Checked):
     copy_s : float, default 0
         Seconds that ranks stop for each copy, as where a large state goes to a disk. Young's interval, from which
         `every_s` should not be far, is ``sqrt(2 copy_s M)`` if one of all machines fails every M seconds.
+    return_s : float, default 60
+        Seconds from a failure until the machine is back, with its rows, where the policy is ``"elastic"``. It joins at
+        the end of the epoch, and to connect ranks anew takes `restart_s` again.
 
     Raises
     ------
@@ -64,6 +69,7 @@ class Failures(Checked):
     restart_s: float = number(10.0, low=0)
     every_s: float = number(0.5, low=0)
     copy_s: float = number(0.0, low=0)
+    return_s: float = number(60.0, low=0)
 
     def __post_init__(self) -> None:
         """Refuse a trace that is none."""
@@ -89,6 +95,22 @@ class Failures(Checked):
         yield math.inf
 
 
+class Keeper(SnapshotKeeper):
+    """The keeper of a simulated rank: it asks for a pause when a machine is back."""
+
+    def __init__(self, latest: Snapshot | None, failures: Failures) -> None:
+        super().__init__(latest, failures.every_s)
+        self.clock, self.joins_at = VirtualClock(), math.inf
+
+    @property
+    def pause_requested(self) -> bool:
+        """Whether ranks are to stop at the end of their epoch."""
+        return self.clock.now >= self.joins_at
+
+    @pause_requested.setter
+    def pause_requested(self, _: bool) -> None: ...
+
+
 class History:
     """The failures of one training so far, and what is left of its gang.
 
@@ -100,16 +122,24 @@ class History:
     def __init__(self, failures: Failures, seed: int, machines: list[int]) -> None:
         self._failures, self._seed, self._size = failures, seed, len(machines)
         self.machines = machines
-        self.keepers = [SnapshotKeeper(every_s=failures.every_s) for _ in machines]
+        self.keepers = [Keeper(None, failures) for _ in machines]
         self.began, self.stops = 0.0, failures.first(seed, machines, 0.0)
         self.events: list[dict[str, Any]] = []
         self.n_in_vain = 0
-        self._lost: set[int] = set()
+        # Machines that are gone, and when they are back.
+        self._lost: dict[int, float] = {}
         # Of this gang: each rank copies at the same moments.
         self._n_copies = [0] * self._size
         self._trained_s = self._counted_s = 0.0
 
-    def charge_copy(self, rank: int, clock: VirtualClock) -> None:
+    def join(self, rank: int, clock: VirtualClock) -> Keeper:
+        """Return the keeper of a rank that begins."""
+        keeper = self.keepers[rank]
+        keeper.clock, keeper.joins_at = clock, min(self._lost.values(), default=math.inf)
+        keeper.on_copy = partial(self._charge_copy, rank, clock)
+        return keeper
+
+    def _charge_copy(self, rank: int, clock: VirtualClock) -> None:
         """Let a rank stop for a copy of its state."""
         clock.now += self._failures.copy_s
         clock.ideal += self._failures.copy_s
@@ -118,42 +148,47 @@ class History:
     def heed(self, policy: str, rows: Sequence[int | None]) -> int:
         """Take in that a machine stopped; return the rank that it was."""
         at, machine = self.stops
-        rank, kept_s = self.machines.index(machine), self._trained_s
-        self.keepers = [keeper.next() for keeper in self.keepers]
-        if policy == "shrink":
-            self._lost.add(machine)
-            del self.keepers[rank]
-        else:
-            self.keepers[rank] = SnapshotKeeper(every_s=self._failures.every_s)
-        copies = [keeper.latest for keeper in self.keepers if keeper.latest is not None]
+        rank, before_s = self.machines.index(machine), self._trained_s
+        if policy in ("shrink", "elastic"):
+            self._lost[machine] = at + self._failures.return_s if policy == "elastic" else math.inf
+        left = [other for other in self.machines if other not in self._lost]
+        kept = {other: keeper.latest for other, keeper in zip(self.machines, self.keepers, strict=True)}
+        self._go_on(at, left, {**kept, machine: None})
+        self.n_in_vain = 0 if self._trained_s > before_s else self.n_in_vain + 1
+        undone_s = max(at - self._last_began, 0.0) - (self._trained_s - before_s)
+        self._record("lost", policy, rows, rank=rank, worker=f"simulated rank {rank}", host=f"machine {machine}",
+                     at_s=at, undone_s=undone_s)  # fmt: skip
+        return rank
+
+    def rejoin(self, rows: Sequence[int | None]) -> None:
+        """Take in that ranks have paused, and that the machines that are back join them."""
+        at = max(keeper.clock.now for keeper in self.keepers)
+        back = [machine for machine, returns in self._lost.items() if returns <= at]
+        for machine in back:
+            del self._lost[machine]
+        kept = {machine: keeper.latest for machine, keeper in zip(self.machines, self.keepers, strict=True)}
+        self._go_on(at, sorted([*self.machines, *back]), kept)
+        self._record("joined", "elastic", rows, rank=None, worker="", host="", at_s=at, undone_s=0.0)
+
+    def _go_on(self, at: float, machines: list[int], kept: Mapping[int, Snapshot | None]) -> None:
+        """Prepare the next gang, whose ranks have these snapshots."""
+        copies = [kept[machine] for machine in machines if kept.get(machine) is not None]
         # That of training that counts: what came after the copy is done again.
-        trained_s = max((float(copy.arrays["seconds"][0]) for copy in copies), default=0.0)
+        trained_s = max((float(copy.arrays["seconds"][0]) for copy in copies if copy is not None), default=0.0)
         # What the newest copy took came after it.
         copied_s = self._failures.copy_s * max(max(self._n_copies) - 1, 0)
+        self._counted_s += len(self.machines) * max(trained_s - self._trained_s - copied_s, 0.0)
         self._n_copies = [0] * self._size
-        self._counted_s += len(self.machines) * max(trained_s - kept_s - copied_s, 0.0)
-        self.n_in_vain = 0 if trained_s > kept_s else self.n_in_vain + 1
-        if policy == "shrink":
-            self.machines = [other for other in self.machines if other != machine]
-        known = [rows[other] for other in sorted(self._lost)]
-        self.events.append(
-            {
-                "kind": "lost",
-                "rank": rank,
-                "worker": f"simulated rank {rank}",
-                "host": f"machine {machine}",
-                "policy": policy,
-                "ranks": len(self.machines),
-                "blocks_lost": sorted(self._lost),
-                "rows_lost": None if None in known else sum(number for number in known if number is not None),
-                "seconds": self._failures.restart_s,
-                "at_s": at,
-                "undone_s": max(at - self.began, 0.0) - (trained_s - kept_s),
-            }
-        )
-        self._trained_s, self.began = trained_s, at + self._failures.restart_s
-        self.stops = self._failures.first(self._seed, self.machines, at) if self.machines else (math.inf, -1)
-        return rank
+        self.machines, self.keepers = machines, [Keeper(kept.get(machine), self._failures) for machine in machines]
+        self._trained_s, self._last_began, self.began = trained_s, self.began, at + self._failures.restart_s
+        self.stops = self._failures.first(self._seed, machines, at) if machines else (math.inf, -1)
+
+    def _record(self, kind: str, policy: str, rows: Sequence[int | None], **facts: Any) -> None:
+        lost = sorted(self._lost)
+        known = [rows[machine] for machine in lost]
+        n_rows = None if None in known else sum(number for number in known if number is not None)
+        after = {"ranks": len(self.machines), "blocks_lost": lost, "rows_lost": n_rows}
+        self.events.append({"kind": kind, "policy": policy, **facts, **after, "seconds": self._failures.restart_s})
 
     def goodput(self, elapsed_s: float) -> float:
         """Return the share of the seconds of all machines, at the end, that went into training that counts."""

@@ -4,7 +4,7 @@ Simulated machines fail at given rates, under every policy and strategy. With ``
 and somebody starts it again from the beginning. Daly's model of the same stands alongside: if one of all machines fails
 every M seconds, ranks train for tau seconds between two copies of C seconds each, and need R seconds to go on, then the
 share ``tau / (M exp(R / M) (exp((tau + C) / M) - 1))`` of the time counts. Where ranks shrink, the mean share of
-machines that are left is a factor.
+machines that are left is a factor; where they are elastic, that of machines which are gone for a while.
 
 Source: Young 1974 (the best interval is ``sqrt(2 C M)``) and Daly 2006 (the share).
 """
@@ -29,7 +29,7 @@ from dsgd.sync import resolve
 
 __all__ = ["STUDY"]
 
-_POLICIES: Final = ("raise", "restart", "shrink")
+_POLICIES: Final = ("raise", "restart", "shrink", "elastic")
 _EPOCHS: Final = 60
 
 
@@ -39,7 +39,7 @@ def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
         # What is started again by hand has no copies, and as many machines.
         every_s = math.inf if run.policy == "raise" else run.every
         policy: Any = "restart" if run.policy == "raise" else run.policy
-        failures = Failures(run.rate, (), run.restart, every_s, run.copy)
+        failures = Failures(run.rate, (), run.restart, every_s, run.copy, run.back)
         row_s = run.seconds * run.ranks / (_EPOCHS * len(batch.data.y))
         compute = Compute(0.0, row_s, 0.0, 0.0, 0.0, "as slow as asked for")
         cluster = SimulatedCluster(run.ranks, run.network, compute, "none", run.seed, failures, policy)
@@ -52,7 +52,7 @@ def _measure(batch: Batch, runs: Sequence[Run]) -> Iterator[Row]:
         yield described | {
             "goodput": float(model.fit_report_["goodput"]),
             "fit_s": model.ledger_.elapsed_s,
-            "n_failures": len(model.fit_report_["recoveries"]),
+            "n_failures": sum(event["kind"] == "lost" for event in model.fit_report_["recoveries"]),
             "test_accuracy": float(model.score(batch.data.X_test, batch.data.y_test)),
         }
 
@@ -65,8 +65,12 @@ def expected(row: Any) -> float:
         every_s = epoch_s * math.ceil(every_s / epoch_s)  # these copy at the ends of epochs alone
     train_s = row.seconds if row.policy == "raise" else min(every_s, row.seconds)
     stop_s = 0.0 if train_s == row.seconds else row.copy
-    share: float = train_s / mean_s * math.exp(-(row.restart + train_s + stop_s) / mean_s)
+    # Where a machine comes back, ranks go on twice.
+    n_pauses = 2 if row.policy == "elastic" else 1
+    share: float = train_s / mean_s * math.exp(-(n_pauses * row.restart + train_s + stop_s) / mean_s)
     share /= -math.expm1(-(train_s + stop_s) / mean_s)
+    if row.policy == "elastic":
+        return share / (1.0 + row.rate / 3600.0 * row.back)
     if row.policy != "shrink":
         return share
     n_lost = row.rate / 3600.0 * row.seconds / share
@@ -154,10 +158,11 @@ STUDY: Final = Study(
             (0.1, 0.3, 1.0, 3.0), "Failures of a machine an hour, as 0.1,3.", above=0, demo=(0.3, 3.0)
         ),
         "policies": Option(_POLICIES, f"What ranks do: {', '.join(_POLICIES)}.", words=True, choices=_POLICIES),
-        "every": Option((30.0, 120.0), "Seconds from one copy of the state to the next, where ranks restart; with "
-                        "shrink, the first of them.", above=0),
+        "every": Option((30.0, 120.0), "Seconds from one copy of the state to the next, where ranks restart; else "
+                        "the first of them.", above=0),
         "seconds": Option(3600.0, "How long a fit takes without failures.", above=0),
         "restart": Option(20.0, "Seconds from a failure until ranks go on.", least=0),
+        "back": Option(300.0, "Seconds from a failure until the machine is back, where ranks are elastic.", least=0),
         "copy": Option(1.0, "Seconds that ranks stop for a copy.", least=0),
         "network": Option("InfiniBand", "Network of the machines.", check=network_for),
         "seeds": options.seeds(demo=(0,)),
@@ -171,7 +176,7 @@ STUDY: Final = Study(
                 "rate": s.rates, "seed": s.seeds,
             },
             _measure,
-            ("alpha", "loss", "seconds", "restart", "copy", "network"),
+            ("alpha", "loss", "seconds", "restart", "back", "copy", "network"),
             # Only restarts are compared at several intervals.
             where=lambda run: run.policy == "restart" or run.every == run.study.every[0],
         )

@@ -55,6 +55,21 @@ def test_ranks_that_are_left_go_on_without_the_rows() -> None:
     assert compute[2] == pytest.approx(2.0 * compute[0])
 
 
+@pytest.mark.parametrize("sync", [LOCAL, SGP(every=10), ASGD(batch=10)], ids=repr)
+def test_a_machine_that_is_back_joins_at_the_end_of_an_epoch(sync: Strategy) -> None:
+    """With its rows, and without any step that is taken twice; each failure is of a machine that is there."""
+    model = fit(Failures(trace=((0.25, 2), (0.3, 2)), restart_s=0.1, every_s=0.05, return_s=0.2), "elastic", sync)
+    lost, joined = model.fit_report_["recoveries"]
+    assert [(e["kind"], e["ranks"], e["rows_lost"]) for e in (lost, joined)] == [("lost", 3, 100), ("joined", 4, 0)]
+    assert (model.fit_report_["ranks"], model.fit_report_["rows_lost"], joined["undone_s"]) == (4, 100, 0.0)
+    assert lost["at_s"] + 0.2 <= joined["at_s"]
+    # Epochs took as long before, between and after, and none was trained twice.
+    elapsed_s, gone_s = model.ledger_.elapsed_s, joined["at_s"] - lost["at_s"] - 0.1
+    assert elapsed_s == pytest.approx(fit(None, sync=sync).ledger_.elapsed_s + 0.2 + lost["undone_s"], rel=0.15)
+    counted = 4 * (elapsed_s - 0.2 - gone_s - lost["undone_s"]) + 3 * gone_s
+    assert model.fit_report_["goodput"] == pytest.approx(counted / (4 * elapsed_s), rel=0.01)
+
+
 @pytest.mark.parametrize("trace", [((99.0, 0),), ((0.5, 2),)], ids=["sound", "broken"])
 def test_copies_that_take_time_count_as_lost(trace: Any) -> None:
     """Goodput is the time without failures and copies over the whole time, whether or not a machine stops."""

@@ -37,7 +37,7 @@ SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "failures": (
         {"data": TINY, "strategies": ("local:every=25",), "ranks": (2,), "rates": (2.0,), "every": (600.0,),
-         "seeds": (0,)}, 3,
+         "seeds": (0,)}, 4,
         "-d a9a-like --rows 400 -s local:every=25 --ranks 2 --rates 2 --every 600 --seeds 1",
     ),
     "features": (

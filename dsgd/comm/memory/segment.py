@@ -307,8 +307,8 @@ def inproc_windows(aborts: Sequence[AbortFlag]) -> list[Window]:
     """Return a window for each rank of a gang of threads, over memory of this process."""
     size = len(aborts)
     slot_bytes = _SLOT_BYTES_OF_TWO if size == 2 else SLOT_BYTES
-    # Zeros of the system: no page takes memory before a vector is written to it.
-    memory: AnyArray = np.zeros(size * box_bytes(slot_bytes) + _ALIGNMENT, dtype=np.uint8)
+    # Zeros of the system, not of an allocator that clears used memory: no page is touched before a vector comes to it.
+    memory: AnyArray = np.frombuffer(mmap.mmap(-1, size * box_bytes(slot_bytes) + _ALIGNMENT), dtype=np.uint8)
     first = -(-memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
     boxes = [first + rank * box_bytes(slot_bytes) for rank in range(size)]
     peers = [f"rank {rank} (a thread of this process)" for rank in range(size)]
