@@ -133,13 +133,11 @@ class ShardBuilder:
         nnz = int(lengths.sum()) if self.sparse else n_visits * self.n_features
         mapping: MappedFile | None = None
         empty: Callable[[Any, Any], AnyArray] = np.empty
-        put = _itself
         if self.folder is not None:
             sizes = [nnz * self.dtype.itemsize, targets.nbytes, weights.nbytes]
             sizes += [nnz * 4, (n_visits + 1) * 8] if self.sparse else []
             mapping = MappedFile(self.folder, mapped_bytes(*sizes))
-            empty, put = mapping.empty, mapping.put
-        targets, weights = put(targets), put(weights)
+            empty, targets, weights = mapping.empty, mapping.put(targets), mapping.put(weights)
         if not self.sparse:
             values = empty((n_visits, self.n_features), self.dtype)
             return Shard(values, None, None, targets, weights, self.n_features, mapping)
@@ -166,7 +164,7 @@ class ShardBuilder:
         if self._windows is not None:
             self._windows.append(whole, rows, places)
         elif isinstance(whole, SparsePiece):
-            whole.place(rows, places, shard.values, shard.indices, shard.indptr)
+            whole.place(rows, places, (shard.values, shard.indices, shard.indptr))
         else:
             whole.place(rows, places, shard.values)
 
@@ -262,10 +260,6 @@ def _inverse(order: AnyArray) -> IntVector:
     places = np.empty(order.shape[0], np.int64)
     places[order] = np.arange(order.shape[0])
     return places
-
-
-def _itself(array: AnyArray) -> AnyArray:
-    return array
 
 
 def _common_width(shapes: Collection[tuple[int, ...]], n_features: int | None) -> int:
