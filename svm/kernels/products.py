@@ -31,6 +31,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.svm.kernels import functions
+from dsgd.svm.kernels.functions import Kernel, Left
 from dsgd.svm.kernels.rows import Rows, span
 from dsgd.svm.kernels.threads import Pool, scratch
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -58,7 +59,7 @@ class Slabs(NamedTuple):
 
 
 def values_by_slabs(
-    kernel: functions.Kernel,
+    kernel: Kernel,
     pool: Pool,
     rows: Rows,
     columns: Sequence[Held],
@@ -86,13 +87,13 @@ def values_by_slabs(
 
 
 def _adds(
-    kernel: functions.Kernel, rows: Rows, coefs: FloatMatrix, slabs: Slabs, sums: AnyArray
+    kernel: Kernel, rows: Rows, coefs: FloatMatrix, slabs: Slabs, sums: AnyArray
 ) -> Callable[[Rows, int, int], None]:
     """Return what computes slabs, given the rows of their columns, the number of the first and of the next."""
     whole = functions.left_form(kernel, rows)[0][2] if rows.dense is not None else None
 
     @cache
-    def parts() -> list[tuple[int, int, functions.Left]]:
+    def parts() -> list[tuple[int, int, Left]]:
         # A few rows at a time, so that values are finished and summed while they are in the second-level cache.
         starts = range(0, slabs.m, _CHUNK)
         some = [(begin, span(rows, begin, min(slabs.m, begin + _CHUNK))) for begin in starts]
@@ -127,14 +128,18 @@ _SHARES_EACH, _FEWEST_VALUES = 8, 2**17
 _MOST_APART = 128
 
 #: Left rows from one number to another, in the form of products, and the number of their group.
-_Part: TypeAlias = tuple[int, int, functions.Left, int]
+_Parts: TypeAlias = list[tuple[int, int, Left, int]]
+
+#: Returns the rows of samples; and vectors of two sides that meet.
+_RowsOf: TypeAlias = Callable[[IntVector], Rows]
+_Both: TypeAlias = tuple[FloatVector, FloatVector]
 
 
 @dataclass(frozen=True)
 class Sums:
     """Computes sums of kernel values, by threads over right rows."""
 
-    kernel: functions.Kernel
+    kernel: Kernel
     dtype: Any
     pool: Pool
 
@@ -158,7 +163,7 @@ class Sums:
         # Dense rows that are few bytes are made ready together, and each part is given all of them.
         is_joined = some.dense is not None and n * some.nbytes <= some.n * _JOINED_BYTES
         joined = functions.left_form(self.kernel, some if some.n == n else left(0, n))[0][2] if is_joined else None
-        parts: list[_Part] = []
+        parts: _Parts = []
         first = begin = 0
         ends, columns = groups or ([n], np.arange(coefs.shape[1])[None])
         for group, end in enumerate(ends):
@@ -177,13 +182,13 @@ class Sums:
 
     def _add_parts(
         self,
-        parts: Sequence[_Part],
+        parts: _Parts,
         coefs: FloatMatrix,
         right: Any,
         out: FloatMatrix,
         slab: int,
-        columns: AnyArray,
-        joined: functions.Left | None,
+        columns: Any,
+        joined: Left | None,
     ) -> None:
         if not parts:
             return
@@ -209,8 +214,8 @@ class Sums:
 
     def _add_some(
         self,
-        parts: Sequence[_Part],
-        whole: functions.Left | None,
+        parts: _Parts,
+        whole: Left | None,
         right: Rows,
         tile: AnyArray,
         coefs: FloatMatrix,
@@ -230,10 +235,10 @@ class Sums:
         for (begin, end, part, _), of in zip(parts, places, strict=True):
             if self.pool.is_over:  # a slab may take seconds
                 return
-            left = part if whole is None else functions.Left(span(whole.rows, begin, end))
+            left = part if whole is None else Left(span(whole.rows, begin, end))
             out[:, of] += self._of_part(left, right, tile, coefs[begin:end])
 
-    def _of_part(self, left: functions.Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
+    def _of_part(self, left: Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
         """Return the sums over one part of left rows, shape (right.n, m)."""
         tiled = functions.tile_rows(self.kernel, left, right, tile)
         if tiled is None or not functions.fits(tile, coefs):
@@ -256,19 +261,14 @@ class Sums:
         return max(1, min(wanted, n_parts, n_values // (n_slabs * _FEWEST_VALUES)))
 
     def symmetric(
-        self, rows: Callable[[IntVector], Rows], sources: IntVector, others: IntVector, coefs: FloatVector
+        self, rows: _RowsOf, sources: IntVector, others: IntVector, coefs: FloatVector
     ) -> tuple[FloatVector, FloatVector, int]:
         """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and others, and how many values."""
         m, right, out = len(sources), np.concatenate([sources, others]), np.zeros(len(sources) + len(others))
         slab = self._meet(rows, sources, right, (coefs, coefs), (out, out), is_own=True)
         return out[:m], out[m:], sum(min(slab, m - start) * (len(right) - start) for start in range(0, m, slab))
 
-    def mutual(
-        self,
-        rows: Callable[[IntVector], Rows],
-        sides: tuple[IntVector, IntVector],
-        coefs: tuple[FloatVector, FloatVector],
-    ) -> tuple[FloatVector, FloatVector]:
+    def mutual(self, rows: _RowsOf, sides: tuple[IntVector, IntVector], coefs: _Both) -> _Both:
         """Return what samples of either side add to the sums of the other; a value between them is computed once."""
         sums = np.zeros(len(sides[0])), np.zeros(len(sides[1]))
         if len(sides[0]) and len(sides[1]):
@@ -276,14 +276,7 @@ class Sums:
         return sums
 
     def _meet(
-        self,
-        rows: Callable[[IntVector], Rows],
-        left: IntVector,
-        right: IntVector,
-        coefs: tuple[FloatVector, FloatVector],
-        sums: tuple[FloatVector, FloatVector],
-        *,
-        is_own: bool,
+        self, rows: _RowsOf, left: IntVector, right: IntVector, coefs: _Both, sums: _Both, *, is_own: bool
     ) -> int:
         """Add what the samples of either side give to the sums of the other; return how many right rows are a slab.
 
@@ -358,13 +351,7 @@ def linear_sums(X: Any, coef: Any) -> FloatMatrix:
 
 
 def kernel_sums(
-    kernel: functions.Kernel,
-    vectors: Any,
-    coefs: FloatMatrix,
-    groups: tuple[Any, AnyArray],
-    X: Any,
-    n_out: int,
-    pool: Pool,
+    kernel: Kernel, vectors: Any, coefs: FloatMatrix, groups: tuple[Any, AnyArray], X: Any, n_out: int, pool: Pool
 ) -> FloatMatrix:
     """Return Σ_j k(x_i, z_j) coefs[j], shape (n, n_out), without ever holding that kernel matrix.
 
