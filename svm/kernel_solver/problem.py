@@ -37,20 +37,12 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 _TRIED = 255
 
 
-def duality_gap(
-    y: FloatMatrix,
-    upper: FloatMatrix,
-    alpha: FloatMatrix,
-    f: FloatMatrix,
-    group: AnyArray,
-    n_groups: int,
-    peers: Peers | None = None,
-) -> float:
+def duality_gap(dual: Dual, alpha: FloatMatrix, f: FloatMatrix, peers: Peers | None = None) -> float:
     """Return the least duality gap over all thresholds; infinite where a variable without a bound violates."""
-    total = 0.0
-    for g in range(n_groups):
-        of = (group == g) if n_groups > 1 else ...  # all
-        signs, bounds, values, points = (part[of].ravel() for part in (y, upper, alpha, -f))
+    total, group = 0.0, dual.group
+    for g in range(dual.n_groups):
+        of = (group == g) if dual.n_groups > 1 else ...  # all
+        signs, bounds, values, points = (part[of].ravel() for part in (dual.y, dual.upper, alpha, -f))
         if peers is not None and not peers.is_alone:
             total += _of_ranks(signs, bounds, values, points, peers)
         elif len(signs):
@@ -262,8 +254,7 @@ def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector, peers: Peers | None = 
     objective = np.array([0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())])
     if peers is not None:
         peers.add_up(objective)
-    gap = duality_gap(dual.y, dual.upper, alpha, u + dual.y * dual.p, dual.group, dual.n_groups, peers)
-    return float(objective[0]), gap
+    return float(objective[0]), duality_gap(dual, alpha, u + dual.y * dual.p, peers)
 
 
 @scalar
