@@ -131,26 +131,17 @@ def test_what_is_not_finite_is_not_lost(n, bad):
                                               np.uint64(0)))  # fmt: skip
 
 
-@numba.njit
-def _dot(*given):
-    return row_dot(*given)
+_dot, _add = numba.njit(lambda *given: row_dot(*given)), numba.njit(lambda *given: add_row(*given))
 
 
-@numba.njit
-def _add(*given):
-    add_row(*given)
-
-
-def dot_of_row(values, indices, first, last, weights, base):
+def dot_of_row(values, indices, first, last, *more):
     """Call the row kernel as other kernels do."""
-    sparse = None if indices is None else (indices, np.zeros(1, np.uint64))
-    return _dot(values, sparse, (first, last), weights, base)
+    return _dot(values, None if indices is None else (indices, np.zeros(1, np.uint64)), (first, last), *more)
 
 
-def add_to_row(values, indices, first, last, weights, base, factor):
+def add_to_row(values, indices, first, last, *more):
     """Call the row kernel as other kernels do."""
-    sparse = None if indices is None else (indices, np.zeros(1, np.uint64))
-    _add(values, sparse, (first, last), weights, base, factor)
+    _add(values, None if indices is None else (indices, np.zeros(1, np.uint64)), (first, last), *more)
 
 
 FRESH = """

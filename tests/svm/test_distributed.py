@@ -27,7 +27,6 @@ from dsgd.svm.kernel_solver.growth import plan_moves
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
 from dsgd.svm.kernel_solver.problem import Dual, Solution, duality_gap
 from dsgd.svm.kernel_solver.state import ExactSums
-from dsgd.svm.kernels import matrix as kernel_matrix
 from dsgd.svm.kernels import products
 from dsgd.svm.kernels.functions import Kernel, centre
 from dsgd.svm.kernels.matrix import KernelMatrix
@@ -246,7 +245,7 @@ def test_values_of_a_product_that_serve_two_ranks_are_computed_once(n_ranks, n_s
     """Each rank has the sums of its targets, and all together compute few more values than one would have to."""
     for name, size in (("_STRIP", 16), ("_RIGHT_ROWS", 16), ("_CHUNK", 5)):
         monkeypatch.setattr(products, name, size)
-    monkeypatch.setattr(kernel_matrix, "_FEW", 0)
+    monkeypatch.setattr("dsgd.svm.kernels.matrix._FEW", 0)
     X, _ = problem(sparse=False, n=60)
     K = rbf_kernel(X, gamma=0.3)
 
@@ -269,7 +268,7 @@ def test_values_of_a_product_that_serve_two_ranks_are_computed_once(n_ranks, n_s
 @pytest.mark.parametrize("few", [59, 60])
 def test_a_product_with_few_sources_sends_nothing(few, monkeypatch):
     """Where the rows of all samples are on all ranks, each computes what few sources add to its own targets."""
-    monkeypatch.setattr(kernel_matrix, "_FEW", few)
+    monkeypatch.setattr("dsgd.svm.kernels.matrix._FEW", few)
     X, _ = problem(sparse=False, n=60)
     K = rbf_kernel(X, gamma=0.3)
 
