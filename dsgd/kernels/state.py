@@ -239,15 +239,8 @@ def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t:
 @scalar
 def plain_rate(counters: FloatVector, constants: FloatVector, codes: IntVector, t: float) -> float:
     """Return the learning rate of step `t` where rates are no cycle."""
-    rate: float = learning_rate(
-        codes[SCHEDULE],
-        t,
-        counters[EPOCH],
-        constants[ALPHA],
-        constants[ETA0] * counters[ETA_SCALE],
-        constants[POWER_T],
-        constants[T0],
-    )
+    schedule, eta0 = codes[SCHEDULE], constants[ETA0] * counters[ETA_SCALE]
+    rate: float = learning_rate(schedule, t, counters[EPOCH], constants[ALPHA], eta0, constants[POWER_T], constants[T0])
     rate *= counters[RATE_FACTOR]
     return rate
 

@@ -216,12 +216,12 @@ def concat_blocks(
     n_features: int | None = None,
     dtype: DTypeLike | None = None,
     sparse: bool | None = None,
-    shuffle: bool = True,
-    seed: int = 0,
-    folder: str | None = None,
-    window_bytes: int = WINDOW_BYTES,
+    **options: Any,
 ) -> Shard:
-    """Make one shard of blocks of rows, walked in the same order however they are cut; several are copied once."""
+    """Make one shard of blocks of rows, walked in the same order however they are cut; several are copied once.
+
+    - `options`: what else `ShardBuilder` takes.
+    """
     if n_features is None or dtype is None or sparse is None:
         forms = [_form(X) for X, _, _ in blocks]
         n_features = _common_width([shape for shape, _, _ in forms], n_features)
@@ -230,15 +230,7 @@ def concat_blocks(
             dtype = np.float32 if is_single else np.float64
         if sparse is None:
             sparse = any(is_sparse for _, _, is_sparse in forms)
-    builder = ShardBuilder(
-        n_features=n_features,
-        dtype=dtype,
-        sparse=sparse,
-        shuffle=shuffle,
-        seed=seed,
-        folder=folder,
-        window_bytes=window_bytes,
-    )
+    builder = ShardBuilder(n_features=n_features, dtype=dtype, sparse=sparse, **options)
     for X, targets, sample_weight in blocks:
         builder.look(X, targets, sample_weight)
     for X, _, _ in blocks:

@@ -246,21 +246,11 @@ class HeldRows:
     all_codes: IntVector
 
     @classmethod
-    def of(
-        cls,
-        X: Any,
-        codes: AnyArray,
-        weights: FloatVector,
-        numbers: IntVector,
-        *,
-        bias: float,
-        seed: int,
-        team: Team | None = None,
-    ) -> HeldRows:
-        """Return the rows of blocks, or of arrays; see `gather_rows`."""
+    def of(cls, X: Any, codes: AnyArray, weights: FloatVector, numbers: IntVector, **gathering: Any) -> HeldRows:
+        """Return the rows of blocks, or of arrays, as `gather_rows` has them by what else it is given."""
         codes = codes.astype(np.int64)
         # With a target of its own no row is equal to another.
-        rows, own, weights = gather_rows(X, np.arange(len(codes)), weights, bias=bias, seed=seed, team=team)
+        rows, own, weights = gather_rows(X, np.arange(len(codes)), weights, **gathering)
         places = own.astype(np.int64)
         return cls(rows, codes[places], weights, places, numbers, codes)
 

@@ -220,7 +220,7 @@ def conclude(
     return Solution(
         alpha=peers.whole(alpha),
         u=peers.whole(u),
-        thresholds=_find_thresholds(u + c, alpha, dual.upper, group, (least, most), peers),
+        thresholds=_find_thresholds(dual, u + c, alpha, (least, most), peers),
         duality_gap=gap_of_objectives,
         gap=max(gap, 0.0),  # it is infinite when no pair can move
         objective=objective,
@@ -373,19 +373,14 @@ def refuse(kernel: Kernel) -> InvalidDataError:
 
 
 def _find_thresholds(
-    f: FloatMatrix,
-    alpha: FloatMatrix,
-    upper: FloatMatrix,
-    group: AnyArray,
-    extreme: tuple[FloatVector, FloatVector],
-    peers: Peers,
+    dual: Dual, f: FloatMatrix, alpha: FloatMatrix, extreme: tuple[FloatVector, FloatVector], peers: Peers
 ) -> FloatVector:
     """Return the f at which variables are free, their mean, or the middle of the extremes, shape (n_groups,)."""
     least, most = extreme
     thresholds: FloatVector = np.empty(len(least))
-    between = (alpha > 0) & (alpha < upper)
+    between = (alpha > 0) & (alpha < dual.upper)
     for g in range(len(least)):
-        free = between & (group == g) if len(least) > 1 else between
+        free = between & (dual.group == g) if len(least) > 1 else between
         ends = [end for end in (least[g], most[g]) if np.isfinite(end)]
         middle = sum(ends) / len(ends) if ends else 0.0
         if peers.is_alone:
