@@ -343,16 +343,8 @@ def make_classification_twin(
     InvalidParameterError
         An argument is out of range.
     """
-    twin = Twin(
-        n_features=n_features,
-        density=density,
-        positive_share=positive_share,
-        noise=noise,
-        separation=separation,
-        unit_norm=unit_norm,
-        dense=density >= 0.3 if dense is None else dense,
-        seed=seed,
-    )
+    is_dense = density >= 0.3 if dense is None else dense
+    twin = Twin(n_features, density, positive_share, noise, separation, unit_norm, is_dense, seed)
     return generate(twin, start, n_rows, dtype=dtype, chunks=chunks)
 
 

@@ -23,6 +23,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -319,6 +320,9 @@ def _count(text: NDArray[np.uint8]) -> tuple[int, int]:
     return n_lines, n_colons
 
 
+Text: TypeAlias = bytes | bytearray | memoryview
+
+
 @dataclass(frozen=True, eq=False)
 class RawRows:
     """Parsed rows whose columns are numbered as in the file."""
@@ -333,15 +337,14 @@ class RawRows:
 
 
 def parse_bytes(
-    data: bytes | bytearray | memoryview,
+    data: Text,
     *,
     path: str = "<bytes>",
     first_line: int = 1,
-    smallest_allowed: int = 0,
-    largest_allowed: int = LARGEST_COLUMN,
+    allowed: tuple[int, int] = (0, LARGEST_COLUMN),
     dtype: DTypeLike = np.float64,
 ) -> RawRows:
-    """Parse whole lines of svmlight text."""
+    """Parse whole lines of svmlight text; the columns `allowed` are the smallest and the largest."""
     text = np.frombuffer(data, dtype=np.uint8)
     tens, high, low = power_tables()
     n_lines, n_colons = _count(text)
@@ -351,18 +354,16 @@ def parse_bytes(
     n_deferred = 1024
     while True:
         deferred = np.empty((n_deferred, 3), dtype=np.int64)
-        _parse_rows(
-            text, smallest_allowed, largest_allowed, tens, high, low, values, columns, indptr, targets, deferred, report
-        )
+        _parse_rows(text, *allowed, tens, high, low, values, columns, indptr, targets, deferred, report)
         if report[_N_DEFERRED] <= n_deferred:
             break
         n_deferred = int(report[_N_DEFERRED])  # rare: parse again with room for every token that Python has to round
     if report[_PROBLEM] != _GOOD:
-        _raise(data, int(report[_PROBLEM]), int(report[_POSITION]), path, first_line, smallest_allowed, largest_allowed)
+        _raise(data, int(report[_PROBLEM]), int(report[_POSITION]), path, first_line, allowed)
     for start, stop, slot in deferred[: report[_N_DEFERRED]].tolist():
         number = float(bytes(data[start:stop]))
         if not np.isfinite(number):
-            _raise(data, _VALUE_NOT_FINITE, start, path, first_line, smallest_allowed, largest_allowed)
+            _raise(data, _VALUE_NOT_FINITE, start, path, first_line, allowed)
         if slot < 0:
             targets[-1 - slot] = number
         else:
@@ -393,16 +394,9 @@ def _cast(values: NDArray[np.float64], dtype: DTypeLike, path: str) -> AnyArray:
     return cast
 
 
-def _raise(
-    data: bytes | bytearray | memoryview,
-    problem: int,
-    position: int,
-    path: str,
-    first_line: int,
-    smallest: int,
-    largest: int,
-) -> None:
+def _raise(data: Text, problem: int, position: int, path: str, first_line: int, allowed: tuple[int, int]) -> None:
     """Raise the ParseError of a problem found at a byte position."""
+    smallest, largest = allowed
     line = first_line + int(_count(np.frombuffer(data, dtype=np.uint8)[:position])[0])
     rest = bytes(data[position : position + 60]).split(b"\n", 1)[0].split()
     # What is no text at all is shown in letters that cannot upset a terminal.

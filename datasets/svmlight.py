@@ -16,7 +16,7 @@ import lzma
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
 
 ZeroBased = bool | Literal["auto"]
+#: `parse_bytes`, told which columns may be there and the type of numbers.
+Parse = Callable[..., RawRows]
 
 _PIECE_BYTES = 8 << 20
 # No published set has half as many. A file may claim 2^32 in a dozen bytes.
@@ -87,28 +89,22 @@ def load_svmlight(
         An argument is out of range.
     """
     check_reading(n_features, zero_based, dtype)
-    smallest, largest = column_bounds(n_features, zero_based)
+    parse = partial(parse_bytes, allowed=column_bounds(n_features, zero_based), dtype=dtype)
     raws: list[RawRows] = []
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="dsgd-svmlight") as pool:
         for path in expand_paths(paths, storage_options):
-            raws.extend(_parse_file(pool, path, smallest, largest, dtype, storage_options))
+            raws.extend(_parse_file(pool, path, parse, storage_options))
     return assemble(raws, zero_based, n_features, dtype)
 
 
 def _parse_file(
-    pool: ThreadPoolExecutor,
-    path: str,
-    smallest: int,
-    largest: int,
-    dtype: DTypeLike,
-    storage_options: dict[str, Any] | None,
+    pool: ThreadPoolExecutor, path: str, parse: Parse, storage_options: dict[str, Any] | None
 ) -> Iterator[RawRows]:
     """Yield the rows of one file, in order, while later pieces are parsed by the pool."""
-    parse = partial(parse_bytes, path=path, smallest_allowed=smallest, largest_allowed=largest, dtype=dtype)
     waiting: deque[Future[RawRows]] = deque()
     line = 1
     for piece in whole_lines(path, storage_options):
-        waiting.append(pool.submit(parse, piece, first_line=line))
+        waiting.append(pool.submit(parse, piece, path=path, first_line=line))
         line += piece.count(b"\n")
         if len(waiting) > 4:
             yield waiting.popleft().result()
@@ -204,8 +200,7 @@ def assemble(
     raws: Sequence[RawRows], zero_based: ZeroBased, n_features: int | None, dtype: DTypeLike
 ) -> tuple[sp.csr_matrix, NDArray[np.float64]]:
     """Stack parsed pieces into one matrix, columns counted from 0."""
-    smallest = min((raw.smallest for raw in raws), default=LARGEST_COLUMN)
-    largest = max((raw.largest for raw in raws), default=-1)
+    smallest, largest = _extent(raws)
     first = first_column(zero_based, smallest, largest)
     width = resolve_width(n_features, first, largest)
     sizes = np.array([raw.values.size for raw in raws], dtype=np.int64)
@@ -350,17 +345,15 @@ def read_svmlight(
         for path in expand_paths(paths, storage_options)
         for start, stop in plan_ranges(path, step, storage_options)
     ]
-    smallest, largest = column_bounds(n_features, zero_based)
-    parse = dask.delayed(_parse_range, traverse=False)
-    raws = [parse(path, start, stop, smallest, largest, dtype, storage_options) for path, start, stop in ranges]
-    if zero_based != "auto" and n_features is not None:
-        # A block need not ask the others.
-        finish = dask.delayed(assemble, traverse=False)
-        return [finish(raw, zero_based, n_features, dtype) for raw in raws]
-    extent = dask.delayed(_extent, traverse=False)
-    agree = dask.delayed(_agree)([extent(raw) for raw in raws], zero_based, n_features)
+    parse = partial(parse_bytes, allowed=column_bounds(n_features, zero_based), dtype=dtype)
+    read = dask.delayed(_parse_range, traverse=False)
+    raws = [read(path, start, stop, parse, storage_options) for path, start, stop in ranges]
+    agreed: Any = zero_based, n_features
+    if zero_based == "auto" or n_features is None:  # else a block need not ask the others
+        extent = dask.delayed(_extent, traverse=False)
+        agreed = dask.delayed(_agree)([extent(raw) for raw in raws], zero_based, n_features)
     finish = dask.delayed(_finish, traverse=False)
-    return [finish(raw, agree, dtype) for raw in raws]
+    return [finish(raw, agreed, dtype) for raw in raws]
 
 
 def plan_ranges(
@@ -419,25 +412,18 @@ def read_range(path: str, start: int, stop: int | None, storage_options: dict[st
 
 
 def _parse_range(
-    path: str,
-    start: int,
-    stop: int | None,
-    smallest: int,
-    largest: int,
-    dtype: DTypeLike,
-    storage_options: dict[str, Any] | None,
+    path: str, start: int, stop: int | None, parse: Parse, storage_options: dict[str, Any] | None
 ) -> list[RawRows]:
     """Parse the lines of one range, or a whole file if stop is None."""
-    parse = partial(parse_bytes, path=path, smallest_allowed=smallest, largest_allowed=largest, dtype=dtype)
     if stop is None:
         pieces, line = [], 1
         for piece in whole_lines(path, storage_options):
-            pieces.append(parse(piece, first_line=line))
+            pieces.append(parse(piece, path=path, first_line=line))
             line += pieces[-1].n_lines
         return pieces
     data = read_range(path, start, stop, storage_options)
     try:
-        return [parse(data)]
+        return [parse(data, path=path)]
     except ParseError as error:
         # Only an error is worth reading the part before, to count the line's number in the file.
         before = count_lines(path, start, storage_options)
@@ -458,7 +444,7 @@ def count_lines(path: str, start: int, storage_options: dict[str, Any] | None = 
     return n_lines + (last != b"\n")
 
 
-def _extent(raws: list[RawRows]) -> tuple[int, int]:
+def _extent(raws: Sequence[RawRows]) -> tuple[int, int]:
     """Return the smallest and largest column of a block."""
     smallest = min((raw.smallest for raw in raws), default=LARGEST_COLUMN)
     return smallest, max((raw.largest for raw in raws), default=-1)

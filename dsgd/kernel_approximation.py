@@ -32,7 +32,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.frames import validated
 from dsgd.inputs.linear import copied, of_peer
-from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, blocks_of, draw_map, entries_of
+from dsgd.local.features import FREQUENCIES, CosineMap, RandomMap, blocks_of, entries_of
 from dsgd.named import Kind, part_of
 from dsgd.saving import SavingMixin
 from dsgd.types import AnyArray
@@ -111,15 +111,7 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
         del y
         X = validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32])
         self.check()
-        drawn = draw_map(
-            self.kernel,
-            float(self.gamma),
-            X.shape[1],
-            int(self.n_components),
-            as_random_state(type(self).__name__, self.random_state),
-            orthogonal=bool(self.orthogonal),
-            dtype=X.dtype,
-        )
+        drawn = self._map(0).draw(X.shape[1], as_random_state(type(self).__name__, self.random_state), X.dtype)
         self.random_weights_, self.random_offset_ = drawn.frequencies, drawn.offsets
         self._n_features_out = drawn.n_components
         return self
@@ -161,6 +153,9 @@ class RandomFeatures(SavingMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
             where = f"{type(self).__name__}(random_state=...) inside an estimator"
             check_number(where, given, low=0, high=2**32 - 1, integer=True)
             seed = int(given)
+        return self._map(seed)
+
+    def _map(self, seed: int) -> RandomMap:
         return RandomMap(self.kernel, float(self.gamma), int(self.n_components), bool(self.orthogonal), seed)
 
     def transform(self, X: Any) -> AnyArray:

@@ -1,6 +1,6 @@
 """Grids of C and gamma (`svm_path`), and the chains of warm starts that they are made of.
 
-**One problem at increasing costs** (`solve_chain`): every solution is the start of the next. The dual of
+**One problem at increasing costs** (`_Grid.chain`): every solution is the start of the next. The dual of
 `dsgd.svm.kernel_solver.block` at bounds f_1 C < f_2 C < ... Going from C to ρC, the variables ρα are feasible, leave
 those at a bound at their bound, and have K(y ρα) = ρ K(yα), which is known: a run begins without a kernel value, and
 near its end where most support vectors sit at the bound. Kernel rows do not depend on C, so one cache serves all. Where
@@ -31,7 +31,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -69,53 +68,10 @@ class Link:
     seconds: float
 
 
-def solve_chain(
-    dual: Dual,
-    matrix: KernelMatrix,
-    factors: Sequence[float],
-    *,
-    dtypes: Sequence[Any],
-    norms: FloatVector | None,
-    run: Callable[[Dual, KernelMatrix], Solution],
-    cache_bytes: int,
-    count_products: Callable[[], int] | None = None,
-) -> list[Link]:
-    """Solve a problem at ascending multiples of its bounds; `norms` of samples serve proofs before a run."""
-    links: list[Link] = []
-    count = count_products or (lambda: matrix.n_evaluations)
-    for k, factor in enumerate(factors):
-        begin = time.perf_counter()
-        # A solution that has been proven, and has no variable at its upper bound.
-        if links and links[-1].solution.converged and (links[-1].solution.alpha < links[-1].upper).all():
-            solution = replace(links[-1].solution, counts=Counts())
-            links.append(Link(solution, dual.upper * factor, 0, 0, time.perf_counter() - begin))
-            continue
-        n_evaluations, n_hits, n_products, n_proven = matrix.n_evaluations, matrix.n_hits, count(), 0
-        now = dual
-        if links:
-            last, ratio = links[-1], factor / factors[k - 1]
-            before = replace(dual, upper=last.upper, alpha=last.solution.alpha)
-            now = _scaled(before, last.solution.u, ratio, dual.upper * factor)
-            proven = np.zeros(matrix.n, dtype=np.bool_)
-            if norms is not None:
-                norms = _distances_from_mean(matrix, norms) if k == 1 else norms
-                values = prove(before, path_ball(before, last.solution.u, ratio), norms, ratio=ratio)
-                n_proven = int(np.isfinite(values).all(axis=0).sum())
-                at_zero, at_upper = (values == 0.0) & (now.alpha <= 0.0), (values > 0.0) & (now.alpha >= now.upper)
-                proven = np.asarray((at_zero | at_upper).all(axis=0))
-            if np.dtype(dtypes[k]) != matrix.dtype == np.float32:
-                matrix.set_dtype(np.float64)
-            # With all rows in the cache shorter ones gain nothing, and other columns are needed at the next C.
-            is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes
-            _activate(matrix, proven & is_tight)
-        found = run(now, matrix)
-        spent = (matrix.n_evaluations - n_evaluations, matrix.n_hits - n_hits, count() - n_products)
-        totals = np.array(spent, dtype=np.float64)
-        matrix.peers.add_up(totals)
-        counts = replace(found.counts, n_evaluations=int(totals[0]), n_hits=int(totals[1]))
-        found = replace(found, counts=counts)
-        links.append(Link(found, now.upper, n_proven, int(totals[2]), time.perf_counter() - begin))
-    return links
+def _counted(matrix: KernelMatrix, shared: Distances | None) -> FloatVector:
+    """Return the kernel values that a matrix has computed, its hits, and the products of features so far."""
+    n_products = matrix.n_evaluations if shared is None else shared.n_computed
+    return np.array([matrix.n_evaluations, matrix.n_hits, n_products], dtype=np.float64)
 
 
 def _distances_from_mean(matrix: KernelMatrix, norms: FloatVector) -> FloatVector:
@@ -541,16 +497,40 @@ class _Grid:
             )
         # On a gang a rank has its own rows only, and nothing is proven before a run.
         norms = feature_norms(kernel, posed.X) if model._gang is None else None
-        return solve_chain(
-            dual,
-            matrix,
-            factors,
-            dtypes=dtypes,
-            norms=None if norms is None else norms[rows],
-            run=partial(solve, tol=tol, max_iter=int(model.max_iter), elimination=model._policy()),
-            cache_bytes=cache_bytes,
-            count_products=None if shared is None else lambda: shared.n_computed,
-        )
+        norms = None if norms is None else norms[rows]
+        links: list[Link] = []
+        for k, factor in enumerate(factors):
+            begin = time.perf_counter()
+            # A solution that has been proven, and has no variable at its upper bound.
+            if links and links[-1].solution.converged and (links[-1].solution.alpha < links[-1].upper).all():
+                solution = replace(links[-1].solution, counts=Counts())
+                links.append(Link(solution, dual.upper * factor, 0, 0, time.perf_counter() - begin))
+                continue
+            before = _counted(matrix, shared)
+            now, n_proven = dual, 0
+            if links:
+                last, ratio = links[-1], factor / factors[k - 1]
+                start = replace(dual, upper=last.upper, alpha=last.solution.alpha)
+                now = _scaled(start, last.solution.u, ratio, dual.upper * factor)
+                proven = np.zeros(matrix.n, dtype=np.bool_)
+                if norms is not None:
+                    norms = _distances_from_mean(matrix, norms) if k == 1 else norms
+                    values = prove(start, path_ball(start, last.solution.u, ratio), norms, ratio=ratio)
+                    n_proven = int(np.isfinite(values).all(axis=0).sum())
+                    at_zero, at_upper = (values == 0.0) & (now.alpha <= 0.0), (values > 0.0) & (now.alpha >= now.upper)
+                    proven = np.asarray((at_zero | at_upper).all(axis=0))
+                if np.dtype(dtypes[k]) != matrix.dtype == np.float32:
+                    matrix.set_dtype(np.float64)
+                # With all rows in the cache shorter ones gain nothing, and other columns are needed at the next C.
+                is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes
+                _activate(matrix, proven & is_tight)
+            found = solve(now, matrix, tol=tol, max_iter=int(model.max_iter), elimination=model._policy())
+            totals = _counted(matrix, shared) - before
+            matrix.peers.add_up(totals)
+            counts = replace(found.counts, n_evaluations=int(totals[0]), n_hits=int(totals[1]))
+            found = replace(found, counts=counts)
+            links.append(Link(found, now.upper, n_proven, int(totals[2]), time.perf_counter() - begin))
+        return links
 
     def build(self, index: int, known: dict[bytes, Link]) -> Any:
         """Return the fitted estimator of a point."""

@@ -62,6 +62,7 @@ class Settings:
     excluded: frozenset[str] = frozenset()
     told: set[tuple[str, str]] = field(default_factory=set)
     origin: int | None = None
+    is_on: bool = False
 
 
 SETTINGS: Final = Settings()

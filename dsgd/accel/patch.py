@@ -1,14 +1,11 @@
-"""Replace methods of classes and functions of scikit-learn, as soon as their modules are imported."""
+"""Replace methods of classes and functions of scikit-learn, and put them back."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Collection, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Collection
 from types import ModuleType
 from typing import Any, Final
 
@@ -56,8 +53,8 @@ _originals: Final[dict[tuple[str, str], Any]] = {}
 def install(*, verbose: bool = False, compare: bool = False, exclude: Collection[str] = ()) -> None:
     """Let classes of ``sklearn.svm`` and ``sklearn.linear_model`` train and predict by the solvers of this package.
 
-    The classes stay the same, so it does not matter whether they were imported before. Nothing is loaded early: neither
-    scikit-learn, if it is not imported yet, nor the solvers. A second call changes the settings.
+    The classes stay the same, so it does not matter whether they were imported before. Their modules are imported, the
+    solvers only when they are needed. A second call changes the settings.
 
     Parameters
     ----------
@@ -80,25 +77,23 @@ def install(*, verbose: bool = False, compare: bool = False, exclude: Collection
     if unknown := sorted(excluded.difference(_NAMES)):
         raise ValueError(f"install(exclude=...) has no class {unknown[0]!r}; it knows {', '.join(_NAMES)}.")
     SETTINGS.verbose, SETTINGS.compare, SETTINGS.excluded = verbose, compare, excluded
-    if _hook not in sys.meta_path:
+    if not SETTINGS.is_on:
         clear_calls()
-        sys.meta_path.insert(0, _hook)
+    SETTINGS.is_on = True
     for name in _MODULES:
-        if name in sys.modules:
-            _change(sys.modules[name])
+        _change(importlib.import_module(name))
 
 
 def uninstall() -> None:
     """Put scikit-learn's methods and functions back. Estimators keep what they have learned."""
-    if _hook in sys.meta_path:
-        sys.meta_path.remove(_hook)
+    SETTINGS.is_on = False
     for module, name in list(_originals):
         _put_back(sys.modules[module], name)
 
 
 def is_installed() -> bool:
     """Return whether classes of scikit-learn are accelerated."""
-    return _hook in sys.meta_path
+    return SETTINGS.is_on
 
 
 def _change(module: ModuleType) -> None:
@@ -169,46 +164,3 @@ def _rebuilt(kind: Any, state: dict[str, Any], excluded: frozenset[str] | None, 
     made = kind.__new__(kind)
     vars(made).update(state)
     return made
-
-
-class _Hook(MetaPathFinder):
-    """Changes classes as soon as their module is imported."""
-
-    def __init__(self) -> None:
-        self._is_looking = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return how a module of scikit-learn is found by the others, with a loader that changes its classes."""
-        if fullname not in _MODULES or self._is_looking:
-            return None
-        self._is_looking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._is_looking = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Changing(spec.loader)
-        return spec
-
-
-class _Changing(Loader):
-    """A loader that changes classes of what it has loaded."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave it to the loader."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Load, then change."""
-        self._loader.exec_module(module)
-        if module.__spec__ is not None:
-            module.__spec__.loader = module.__loader__ = self._loader
-        _change(module)
-
-
-_hook: Final = _Hook()

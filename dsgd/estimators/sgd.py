@@ -17,12 +17,7 @@ from dsgd.estimators.start import GROW, check_whole_fit, joined, loss_parameter,
 from dsgd.inputs.blocks import BlockSummary
 from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.linear import (
-    AbstractLinearClassifier,
-    AbstractLinearRegressor,
-    answers_in_kind,
-    classes_of,
-)
+from dsgd.inputs.linear import AbstractLinearClassifier, AbstractLinearRegressor, answers_in_kind, classes_of
 from dsgd.kernels.losses import LOSSES
 from dsgd.local import CustomLoss
 from dsgd.local.objective import Deviance

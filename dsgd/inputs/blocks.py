@@ -314,7 +314,8 @@ def partition_rows(
         ranks, order = np.empty(-(-n_rows // run), np.uint32), np.empty(n_rows, np.uint32)
         given = np.empty(0, np.int64) if visits is None else visits
         counts, heads = np.zeros((2, n_ranks), np.int64)
-        deal_rows(given, n_rows, run, np.uint64((seed ^ _SALT) % 2**64), pools, sizes, counts, heads, ranks, order)
+        dealt, key = (counts, heads, ranks, order), np.uint64((seed ^ _SALT) % 2**64)
+        deal_rows(given, n_rows, run, key, (pools, sizes), dealt)
         return Partition(tuple(np.cumsum([0, *counts]).tolist()), pieces, order)
 
 

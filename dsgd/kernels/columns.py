@@ -30,16 +30,29 @@ Source: delayed updates by the Gram matrix of a block of samples are Block Kaczm
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 
 from dsgd.kernels.jit import inlined, leaf_kernel, scalar
 from dsgd.kernels.losses import HINGE, LOG_LOSS, SQUARED_ERROR, loss_and_slope
 from dsgd.kernels.order import block_at, rows_ahead
+from dsgd.kernels.rows import Span, Sparse
 from dsgd.kernels.scaled import MIN_SCALE, MIN_SHRINK, truncate
 from dsgd.kernels.state import FIRST_CYCLE, INVSCALING, OPTIMAL, PEGASOS, PER_EPOCH, cycle_factor
-from dsgd.kernels.tiles import GRAM, ROWS, STEPS, WIDTH, add_dense, add_row, multiply_rows, predict_dense, predict_row
-from dsgd.types import AnyArray, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+from dsgd.kernels.tiles import (
+    GRAM,
+    ROWS,
+    STEPS,
+    WIDTH,
+    Panel,
+    add_dense,
+    add_row,
+    multiply_rows,
+    predict_dense,
+    predict_row,
+)
+from dsgd.types import AnyArray, FloatVector, IntMatrix, IntVector, PointerVector
 
 # Rows of `table`, (TABLE, WIDTH): what a column is given, what changes, and scratch.
 ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, T0, INTERCEPT_RATE, POSITIVE, NEGATIVE, OUTPUT = range(10)
@@ -54,6 +67,17 @@ SCHEDULE, N_OUTPUTS, N_FEATURES, HAS_L1, N_COLUMNS = range(5)
 PANEL_CODES = 5
 #: Numbers of `scratch`: predictions and steps of a block, and inner products of its rows.
 SCRATCH = 2 * ROWS * WIDTH + ROWS * ROWS
+
+#: Entries of all rows, targets, and weights of rows.
+PanelRows: TypeAlias = tuple[FloatVector, FloatVector, FloatVector]
+
+#: Weights, shape (n_features * WIDTH,), those of a feature side by side; the L1 penalty each has received, or (0,);
+#: what columns have of their own, shape (TABLE * WIDTH,), its rows `ALPHA` to `SLOPE`; scratch for a block and for its
+#: rows; clock; codes and sizes, as in `dsgd.kernels.state`, and whether there is an L1 penalty; of every loss its code,
+#: its first column, and the one behind its last, in the order of the columns, shape (3 * n_losses,).
+OfPanel: TypeAlias = tuple[
+    FloatVector, FloatVector, FloatVector, FloatVector, PointerVector, FloatVector, IntVector, IntVector
+]
 
 _W = np.uint64(WIDTH)
 _ROWS = np.uint64(ROWS)
@@ -149,16 +173,9 @@ def _set_rates(table: FloatVector, clock: FloatVector, schedule: int, width: np.
 
 
 @scalar
-def _fold(
-    weights: FloatVector,
-    table: FloatVector,
-    scratch: FloatVector,
-    r: np.uint64,
-    n: np.uint64,
-    d: np.uint64,
-    width: np.uint64,
-) -> None:
+def _fold(panel: Panel, table: FloatVector, r: np.uint64, n: np.uint64, d: np.uint64) -> None:
     """Fold the scale into the weights of the columns, and into what is in their units, where it is too small."""
+    weights, scratch, width = panel
     dtype = weights.dtype.type
     for c in range(width):
         scale = table[SCALE * _W + c]
@@ -240,21 +257,14 @@ def _take_logs(table: FloatVector, width: np.uint64) -> None:
 
 
 @scalar
-def _truncate(
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    received: FloatVector,
-    table: FloatVector,
-    width: np.uint64,
-) -> None:
+def _truncate(sparse: Sparse | None, span: Span, panel: Panel, received: FloatVector, table: FloatVector) -> None:
     """Apply the L1 penalty still owed to the weights of the entries of a row, of all columns."""
+    (weights, _, width), (first, last) = panel, span
     dtype = weights.dtype.type
     for c in range(width):
         table[L1_TOTAL * _W + c] += table[L1_RATE * _W + c] * table[RATE * _W + c]
     for j in range(last - first):
-        w = (j if indices is None else np.uint64(indices[first + j])) * _W
+        w = (j if sparse is None else np.uint64(sparse[0][first + j])) * _W
         for c in range(width):
             scale = table[SCALE * _W + c]
             before = scale * weights[w + c]
@@ -266,38 +276,16 @@ def _truncate(
 
 @leaf_kernel
 def run_panel(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    kept: AnyArray,
-    weights: FloatVector,
-    received: FloatVector,
-    table: FloatVector,
-    scratch: FloatVector,
-    rows: PointerVector,
-    clock: FloatVector,
-    codes: IntVector,
-    losses: IntVector,
-    order: IntMatrix,
-    start: int,
-    stop: int,
+    rows: PanelRows, sparse: Sparse | None, kept: AnyArray, of_panel: OfPanel, order: IntMatrix, start: int, stop: int
 ) -> None:
     """Take one step of every column on each of the kept rows at the places start..stop, in order.
 
-    - `weights`, shape (n_features * WIDTH,): those of a feature side by side; updated in place.
-    - `received`, shape (n_features * WIDTH,) or (0,): L1 penalty each weight has received; unused without L1.
-    - `table`, shape (TABLE * WIDTH,): what the columns have of their own; its rows are `ALPHA` to `TARGET`. Updated
-      in place.
-    - `codes`, shape (PANEL_CODES,): codes and sizes, as in `dsgd.kernels.state`, and whether there is an L1
-      penalty.
-    - `losses`, shape (3 * n_losses,): of every loss its code, its first column, and the one behind its last, in the
-      order of the columns.
+    - `of_panel`: see `OfPanel`. Weights and table are updated in place.
     """
-    d = np.uint64(codes[N_FEATURES])
-    width = np.uint64(codes[N_COLUMNS])
-    most = _ROWS if indices is None and codes[HAS_L1] == 0 else _ONE
+    (values, targets, row_weights), (weights, received, table, scratch, chosen, clock, codes, losses) = rows, of_panel
+    d, width = np.uint64(codes[N_FEATURES]), np.uint64(codes[N_COLUMNS])
+    dense, panel = (values, chosen, d), (weights, scratch, width)
+    most = _ROWS if sparse is None and codes[HAS_L1] == 0 else _ONE
     at, block = start, block_at(order, start)
     while at < stop:
         i, end_row, at, block = rows_ahead(order, block, at, stop)
@@ -305,25 +293,24 @@ def run_panel(
             n = _ZERO
             while i < end_row and n < most:
                 if kept[i] != 0:
-                    rows[n] = i
+                    chosen[n] = i
                     n += _ONE
                 i += _ONE
             if n == _ZERO:
                 break
-            first, last = _ZERO, d
-            if indptr is not None:
-                first, last = indptr[rows[_ZERO]], indptr[rows[_ZERO] + _ONE]
-            if indices is None:
-                predict_dense(values, rows, n, d, weights, scratch, width)
-                multiply_rows(values, rows, n, d, scratch)
+            span = _ZERO, d
+            if sparse is None:
+                predict_dense(dense, n, panel)
+                multiply_rows(dense, n, scratch)
             else:
-                predict_row(values, indices, first, last, weights, scratch, _ZERO, width)
+                span = sparse[1][chosen[_ZERO]], sparse[1][chosen[_ZERO] + _ONE]
+                predict_row(values, sparse, span, panel, _ZERO)
             for r in range(n):
-                target = float(targets[rows[r]])
-                row_weight = float(row_weights[rows[r]])
+                target = float(targets[chosen[r]])
+                row_weight = float(row_weights[chosen[r]])
                 _add_earlier(scratch, r, width)
                 if _set_rates(table, clock, codes[SCHEDULE], width) > 0:
-                    _fold(weights, table, scratch, r, n, d, width)
+                    _fold(panel, table, r, n, d)
                 if codes[N_OUTPUTS] > 1:
                     for c in range(width):
                         table[TARGET * _W + c] = 1.0 if table[OUTPUT * _W + c] == target else -1.0
@@ -336,12 +323,12 @@ def run_panel(
                 clock[N_SEEN] += 1.0
                 if clock[N_SEEN] % _ROWS_PER_LOG == 0.0:
                     _take_logs(table, width)
-            if indices is None:
-                add_dense(values, rows, n, d, weights, scratch, width)
+            if sparse is None:
+                add_dense(dense, n, panel)
             else:
-                add_row(values, indices, first, last, weights, scratch, STEPS, width)
+                add_row(values, sparse, span, panel, STEPS)
             if codes[HAS_L1] != 0:
-                _truncate(indices, first, last, weights, received, table, width)
+                _truncate(sparse, span, panel, received, table)
     dtype = weights.dtype.type
     for j in range(d):
         for c in range(width):

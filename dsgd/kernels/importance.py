@@ -33,17 +33,33 @@ Maddison 2022 (Stochastic reweighted gradient descent), whose red-black tree is 
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 
 from dsgd.kernels import scaled, state
 from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.order import block_at, draw, mix64, rows_ahead
-from dsgd.kernels.rows import add_columns, add_row, prefetch, row_bounds, row_dot, row_square, score_columns
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
+from dsgd.kernels.rows import (
+    RowArrays,
+    Span,
+    Sparse,
+    add_columns,
+    add_row,
+    prefetch,
+    row_bounds,
+    row_dot,
+    row_square,
+    score_columns,
+)
+from dsgd.kernels.state import Beside, Steps
+from dsgd.types import FloatVector, IntMatrix, IntVector, WordVector
 
 #: Entries that a sum is of: a cache line of float64.
 FANOUT = 8
+
+#: The tree of norms and its levels; the epoch that fills it; scratch for rows and their scales; the stream; theta.
+Drawn: TypeAlias = tuple[FloatVector, IntVector, FloatVector, WordVector, WordVector, FloatVector, np.uint64, float]
 _EIGHT = np.uint64(8)
 _THREE = np.uint64(3)
 _ONE = np.uint64(1)
@@ -146,14 +162,14 @@ _ELEVEN = np.uint64(11)
 
 
 @scalar
-def walk_rows(order: IntMatrix, rows: WordVector, start: int, stop: int) -> None:
-    """Write into `rows` those at the places start..stop of a walk."""
+def walk_rows(order: IntMatrix, chosen: WordVector, start: int, stop: int) -> None:
+    """Write into `chosen` the rows at the places start..stop of a walk."""
     at, block = start, block_at(order, start)
     while at < stop:
         begins = np.uint64(at - start)
         first, last, at, block = rows_ahead(order, block, at, stop)
         for j in range(last - first):
-            rows[begins + j] = first + j
+            chosen[begins + j] = first + j
 
 
 @scalar
@@ -163,29 +179,17 @@ def any_row(word: np.uint64, n_rows: int) -> np.uint64:
 
 
 @leaf_kernel
-def choose_rows(
-    tree: FloatVector,
-    levels: IntVector,
-    order: IntMatrix,
-    key: np.uint64,
-    epoch: float,
-    filled: float,
-    uniform: float,
-    which: WordVector,
-    rows: WordVector,
-    scales: FloatVector,
-    start: int,
-    stop: int,
-) -> None:
+def choose_rows(drawn: Drawn, order: IntMatrix, epoch: float, start: int, stop: int) -> None:
     """Choose the rows of the places start..stop of an epoch, `AHEAD` at most.
 
     - `epoch`: the epoch; a place of it has the same random numbers whatever calls it is in.
-    - `filled`: the epoch that fills the norms: in it, rows are those of the walk.
-    - `scales`, shape (AHEAD,): ``1 / (n p)`` of each, negative where the norm is not to be set; overwritten.
+    - `drawn`: see `Drawn`. Of the scales, each is ``1 / (n p)``, negative where the norm is not to be set; in the epoch
+      that fills the norms, rows are those of the walk.
     """
+    tree, levels, filled, which, chosen, scales, key, uniform = drawn
     n_rows = order[0, order.shape[1] - 1]
-    if filled == epoch:
-        walk_rows(order, rows, start, stop)
+    if filled[0] == epoch:
+        walk_rows(order, chosen, start, stop)
         for j in range(np.uint64(stop - start)):
             scales[j] = 1.0
         return
@@ -198,53 +202,42 @@ def choose_rows(
     for j in range(n):
         counter = (np.uint64(start) + j) * np.uint64(2)
         coin, word = draw(stream, counter), draw(stream, counter + _ONE)
-        rows[j] = any_row(word, n_rows)
+        chosen[j] = any_row(word, n_rows)
         scales[j] = float(word >> _ELEVEN) * _UNIT * whole
         which[n_found] = j
         is_uniform = float(coin >> _ELEVEN) * _UNIT < share
         n_found += _ZERO if is_uniform else _ONE
-        prefetch(tree, rows[j])
-    find_all(tree, levels, which, n_found, scales, rows)
+        prefetch(tree, chosen[j])
+    find_all(tree, levels, which, n_found, scales, chosen)
     for j in range(n):
-        scales[j] = 1.0 / (inverse * tree[rows[j]] + share)
+        scales[j] = 1.0 / (inverse * tree[chosen[j]] + share)
     for d in range(n_found):
         scales[which[d]] = -scales[which[d]]
 
 
 @scalar
-def ask_for(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    n_features: np.uint64,
-    rows: WordVector,
-    n: np.uint64,
-) -> None:
+def ask_for(rows: RowArrays, sparse: Sparse | None, n_features: np.uint64, chosen: WordVector, n: np.uint64) -> None:
     """Ask for the memory of rows that come next."""
+    values, index, targets, row_weights, _ = rows
     for j in range(n):
-        prefetch(targets, rows[j])
-        prefetch(row_weights, rows[j])
-        if indptr is not None:
-            prefetch(indptr, np.uint64(index[rows[j]]))
+        prefetch(targets, chosen[j])
+        prefetch(row_weights, chosen[j])
+        if sparse is not None:
+            prefetch(sparse[1], np.uint64(index[chosen[j]]))
     for j in range(n):
-        first, last = row_bounds(index, indptr, rows[j], n_features)
+        first, last = row_bounds(index, sparse, chosen[j], n_features)
         for line in range(np.uint64(_LINES)):
             place = first + line * np.uint64(64 // values.itemsize)
             if place < last:
                 prefetch(values, place)
-                if indices is not None:
-                    prefetch(indices, place)
+                if sparse is not None:
+                    prefetch(sparse[0], place)
 
 
 @scalar
-def row_norm(
-    values: FloatVector, first: np.uint64, last: np.uint64, row_weight: float, squares: float, intercept_rate: float
-) -> float:
+def row_norm(values: FloatVector, span: Span, row_weight: float, squares: float, intercept_rate: float) -> float:
     """Return the norm of a row's gradient, of the squares of the slopes of its outputs; 0 if it is not finite."""
-    square = float(row_square(values, first, last)) if squares > 0.0 else 0.0
+    square = float(row_square(values, span)) if squares > 0.0 else 0.0
     norm = abs(row_weight) * math.sqrt(squares * (square + (1.0 if intercept_rate > 0.0 else 0.0)))
     # A model that leaves the range of numbers is noticed elsewhere; the tree must not.
     return norm if norm < math.inf else 0.0
@@ -252,29 +245,12 @@ def row_norm(
 
 @leaf_kernel
 def run_drawn(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
-    auxiliary: FloatVector,
-    received: FloatVector,
-    factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
-    tree: FloatVector,
-    levels: IntVector,
-    filled: FloatVector,
-    which: WordVector,
-    rows: WordVector,
-    scales: FloatVector,
-    key: np.uint64,
-    uniform: float,
+    beside: Beside,
+    steps: Steps,
+    drawn: Drawn,
     start: int,
     stop: int,
 ) -> None:
@@ -284,6 +260,10 @@ def run_drawn(
     - `tree`: the sum tree of the norms h, updated in place. While an epoch fills h, only its first level.
     - `filled`, shape (1,): the epoch that has filled h, or does so now; 0 before.
     """
+    values, index, _, row_weights, _ = rows
+    factors = beside[2]
+    counters, constants, codes, order = steps
+    tree, levels, filled, which, chosen, scales, _, uniform = drawn
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
@@ -292,38 +272,38 @@ def run_drawn(
     loss_sum, guard = 0.0, 0.0
     scale, a, b = 1.0, 0.0, 1.0
     min_scale = scaled.MIN_SCALE_AVERAGING if codes[state.AVERAGE] > 0 else scaled.MIN_SCALE
-    is_wide = indices is not None and n_outputs > _ONE
+    is_wide = sparse is not None and n_outputs > _ONE
     if filled[0] == 0.0:
         filled[0] = counters[state.EPOCH]
     walks = filled[0] == counters[state.EPOCH]
-    was_wiped, before = False, (_ZERO, _ZERO)
+    before = False, (_ZERO, _ZERO)
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
-        choose_rows(tree, levels, order, key, counters[state.EPOCH], filled[0], uniform, which, rows, scales, at, end)
+        choose_rows(drawn, order, counters[state.EPOCH], at, end)
         if not walks:
-            ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
+            ask_for(rows, sparse, n_features, chosen, n_chosen)
         n_set = _ZERO
         for j in range(n_chosen):
-            i = rows[j]
-            first, last = row_bounds(index, indptr, i, n_features)
+            i = chosen[j]
+            span = row_bounds(index, sparse, i, n_features)
             eta = state.rate_now(counters, constants, codes, t)
             averages = 0 < codes[state.AVERAGE] <= t
             score_scale = scale
             shrink = 1.0 - constants[state.SHRINK_RATE] * eta
             is_wiped = shrink < scaled.MIN_SHRINK
             scale = 1.0 if is_wiped else scale * shrink
-            if indices is not None:
+            if sparse is not None:
                 if is_wide:
-                    score_columns(values, indices, first, last, params, factors)
+                    score_columns(values, sparse, span, params, factors)
                 else:
-                    factors[0] = row_dot(values, indices, first, last, params, _ZERO)
+                    factors[0] = row_dot(values, sparse, span, params, _ZERO)
                 if is_wiped:
-                    scaled.wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
-                was_wiped, before = is_wiped, (first, last)
+                    scaled.wipe(params, beside, a, sparse, before, n_outputs)
+                before = is_wiped, span
             if scale < min_scale:
-                scaled.fold(params, auxiliary, scale, a, b, n_weights)
-                if indices is None:
+                scaled.fold(params, beside, scale, a, b, n_weights)
+                if sparse is None:
                     score_scale /= scale
                 scale, a, b = 1.0, 0.0, 1.0
             inverse = 1.0 / scale
@@ -331,13 +311,13 @@ def run_drawn(
             squares = 0.0
             for k in range(n_outputs):
                 base = k * n_features
-                if indices is None:
-                    p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
+                if sparse is None:
+                    p = score_scale * row_dot(values, sparse, span, params, base) + params[n_weights + k]
                     if is_wiped:
-                        scaled.clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
+                        scaled.clear(params, beside, a, None, (base, base + n_features), n_outputs)
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
-                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(rows, steps, i, k, p)
                 loss_sum += weight * loss
                 counters[np.uint64(state.COUNTERS) + k] += weight * loss
                 guard += p * 0.0
@@ -349,22 +329,22 @@ def run_drawn(
                 if is_wide:
                     factors[k] = step
                 elif step != 0.0:
-                    scaled.add_step(values, indices, first, last, params, auxiliary, base, step, a)
-            if indices is not None and is_wide:
-                scaled.add_steps(values, indices, first, last, params, auxiliary, factors, a)
+                    scaled.add_step(values, sparse, span, params, beside, base, step, a)
+            if sparse is not None and is_wide:
+                scaled.add_steps(values, sparse, span, params, beside, a)
             if scales[j] > 0.0 and uniform < 1.0:
-                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[state.INTERCEPT_RATE])
+                tree[i] = row_norm(values, span, row_weights[i], squares, constants[state.INTERCEPT_RATE])
                 which[n_set] = i
                 n_set += _ONE
-            owed_total = scaled.owe(
-                indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
-            )
+            if constants[state.L1_RATE] > 0.0:
+                owed_total += constants[state.L1_RATE] * eta
+                scaled.truncate_row(sparse, span, params, beside, owed_total, scale, a)
             if averages:
-                n_averaged, a, b = scaled.join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
+                n_averaged, a, b = scaled.join_average(params, beside, n_weights, scale, (n_averaged, a, b))
             t += 1.0
         if not walks:
             update_all(tree, levels, which, n_set)
-    scaled.fold(params, auxiliary, scale, a, b, n_weights)
+    scaled.fold(params, beside, scale, a, b, n_weights)
     counters[state.T] = t
     counters[state.N_AVERAGED] = n_averaged
     counters[state.L1_TOTAL] = owed_total
@@ -373,61 +353,49 @@ def run_drawn(
 
 @leaf_kernel
 def gradient_drawn(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
     out: FloatVector,
     factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
-    tree: FloatVector,
-    levels: IntVector,
-    filled: FloatVector,
-    which: WordVector,
-    rows: WordVector,
-    scales: FloatVector,
-    key: np.uint64,
-    uniform: float,
+    steps: Steps,
+    drawn: Drawn,
     start: int,
     stop: int,
 ) -> None:
     """Write into `out` the sum of the gradients of the rows of some places, each times ``1 / (n p)``."""
+    values, index, _, row_weights, _ = rows
+    counters, constants, codes, order = steps
+    tree, levels, filled, which, chosen, scales, _, uniform = drawn
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
     loss_sum, guard = 0.0, 0.0
-    is_wide = indices is not None and n_outputs > _ONE
+    is_wide = sparse is not None and n_outputs > _ONE
     if filled[0] == 0.0:
         filled[0] = counters[state.EPOCH]
     walks = filled[0] == counters[state.EPOCH]
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
-        choose_rows(tree, levels, order, key, counters[state.EPOCH], filled[0], uniform, which, rows, scales, at, end)
+        choose_rows(drawn, order, counters[state.EPOCH], at, end)
         if not walks:
-            ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
+            ask_for(rows, sparse, n_features, chosen, n_chosen)
         n_set = _ZERO
         for j in range(n_chosen):
-            i = rows[j]
-            first, last = row_bounds(index, indptr, i, n_features)
-            if indices is not None and is_wide:
-                score_columns(values, indices, first, last, params, factors)
+            i = chosen[j]
+            span = row_bounds(index, sparse, i, n_features)
+            if sparse is not None and is_wide:
+                score_columns(values, sparse, span, params, factors)
             weight = abs(scales[j])
             squares = 0.0
             for k in range(n_outputs):
                 base = k * n_features
-                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
+                dot = factors[k] if is_wide else row_dot(values, sparse, span, params, base)
                 p = float(dot) + params[n_weights + k]
-                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(rows, steps, i, k, p)
                 loss_sum += weight * loss
                 counters[np.uint64(state.COUNTERS) + k] += weight * loss
                 guard += p * 0.0
@@ -439,11 +407,11 @@ def gradient_drawn(
                 if is_wide:
                     factors[k] = slope
                 elif slope != 0.0:
-                    add_row(values, indices, first, last, out, base, slope)
-            if indices is not None and is_wide:
-                add_columns(values, indices, first, last, out, factors, 1.0)
+                    add_row(values, sparse, span, out, base, slope)
+            if sparse is not None and is_wide:
+                add_columns(values, sparse, span, out, factors, 1.0)
             if scales[j] > 0.0 and uniform < 1.0:
-                tree[i] = row_norm(values, first, last, row_weights[i], squares, constants[state.INTERCEPT_RATE])
+                tree[i] = row_norm(values, span, row_weights[i], squares, constants[state.INTERCEPT_RATE])
                 which[n_set] = i
                 n_set += _ONE
         if not walks:

@@ -10,7 +10,7 @@ epoch visits blocks of consecutive rows in a random order, and a block from one 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,20 +120,15 @@ def _below(word: np.uint64, n: int) -> np.int64:
     return np.int64(((word >> _HALF) * np.uint64(n)) >> _HALF)
 
 
+#: Of each class: where its members begin, where the next one goes, and its offset; and classes by their offsets.
+Classes: TypeAlias = tuple[IntVector, IntVector, FloatVector, IntVector]
+Drawn: TypeAlias = tuple[IndexVector, FloatVector]
+Dealt: TypeAlias = tuple[IntVector, IntVector, AnyArray, IndexVector]
+
+
 @leaf_kernel
 def draw_order(
-    targets: FloatVector,
-    low: float,
-    begins: IntVector,
-    heads: IntVector,
-    offsets: FloatVector,
-    turns: IntVector,
-    key: np.uint64,
-    order: IndexVector,
-    ordered: FloatVector,
-    scratch: IndexVector,
-    chunks: IndexVector,
-    ends: IndexVector,
+    targets: FloatVector, low: float, classes: Classes, key: np.uint64, drawn: Drawn, scratch: tuple[IndexVector, ...]
 ) -> bool:
     """Draw an order in which the members of every class are spread evenly; return False if targets are no classes.
 
@@ -143,8 +138,11 @@ def draw_order(
       1), multiples of 2^-24.
     - `turns`, shape (n_classes,): the classes by their offsets: of members that belong to one place, those of the
       first come first.
-    - `ends`, shape (n + 1,) or (0,): zeros; overwritten. None where there is one class.
+    - `drawn`: the order and the targets in it.
+    - `scratch`, shapes (n,), (n // CHUNK + 1,), and (n + 1,) or (0,) where there is one class; the last holds zeros.
     """
+    begins, heads, offsets, turns = classes
+    (order, ordered), (members, chunks, ends) = drawn, scratch
     n, n_classes = order.shape[0], heads.shape[0]
     # Members by class, each class in the order of the listing. Places are unsigned: an index that might be negative
     # costs a comparison, and keeps copies from being vectorised.
@@ -178,7 +176,7 @@ def draw_order(
             begin = first + np.int64(chunks[c]) * CHUNK
             source, length = np.uint64(begin), np.uint64(min(last - begin, CHUNK))
             for j in range(length):
-                scratch[at + j] = order[source + j]
+                members[at + j] = order[source + j]
             at += length
         # As many members as a class has among so many rows, in whole chunks.
         size = max(1, (GROUP * (last - first) + CHUNK * n // 2) // max(1, CHUNK * n)) * CHUNK
@@ -186,10 +184,10 @@ def draw_order(
         for begin in range(first, last, size):
             for j in range(min(last, begin + size) - 1, begin, -1):
                 here, other = np.uint64(j), np.uint64(begin + _below(draw(stream, np.uint64(j)), j - begin + 1))
-                scratch[here], scratch[other] = scratch[other], scratch[here]
+                members[here], members[other] = members[other], members[here]
     if n_classes == 1:
         for i in range(n):
-            order[i] = scratch[i]
+            order[i] = members[i]
             ordered[i] = targets[np.uint64(order[i])]
         return True
     # Each member belongs at a share of all places.
@@ -208,7 +206,7 @@ def draw_order(
         for j in range(n_members):
             b = np.uint64(min(n - 1, np.int64((j + offset) * distance)))
             place = np.uint64(ends[b])
-            order[place] = scratch[np.uint64(first + j)]
+            order[place] = members[np.uint64(first + j)]
             ordered[place] = target
             ends[b] += 1
     return True
@@ -216,28 +214,21 @@ def draw_order(
 
 @leaf_kernel
 def deal_rows(
-    visits: AnyArray,
-    n_rows: int,
-    run: int,
-    key: np.uint64,
-    pools: AnyArray,
-    sizes: IntVector,
-    counts: IntVector,
-    heads: IntVector,
-    ranks: AnyArray,
-    rows: IndexVector,
+    visits: AnyArray, n_rows: int, run: int, key: np.uint64, scratch: tuple[AnyArray, IntVector], dealt: Dealt
 ) -> None:
     """Deal rows to ranks: run by run of the listing, to one of the ranks that have fewest visits so far.
 
     Where all rows have one visit, every `n_ranks` neighbouring runs go to different ranks, in a random order.
 
-    - `visits`, shape (n_rows,) or (0,): visits of each row, of those of a run fewer than ``len(sizes)``; none where
+    - `visits`, shape (n_rows,) or (0,): visits of each row, of those of a run fewer than there are levels; none where
       each has one.
     - `run`: neighbours that go to the same rank.
-    - `pools`, shape (n_levels, n_ranks): scratch: the ranks by how many visits they have; the first row holds all
-      of them.
-    - `counts`, `heads`, shape (n_ranks,): zeros; how many rows each rank has, and where they end, overwritten.
+    - `scratch`: the ranks by how many visits they have, shape (n_levels, n_ranks), whose first row holds all of them,
+      and how many there are in each row, shape (n_levels,).
+    - `dealt`: how many rows each rank has and where they end, zeros of the shape (n_ranks,); the rank of each run; and
+      the rows, rank by rank; all overwritten.
     """
+    (pools, sizes), (counts, heads, ranks, rows) = scratch, dealt
     n_levels, n_ranks, level = sizes.shape[0], pools.shape[1], 0
     stream = mix64(key)
     for r in range(ranks.shape[0]):

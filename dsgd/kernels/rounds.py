@@ -52,11 +52,12 @@ from dsgd.kernels.atomics import (
 )
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.order import block_at, rows_ahead
-from dsgd.kernels.rows import ask_ahead, row_bounds
-from dsgd.kernels.scaled import to_dual, to_primal
+from dsgd.kernels.rows import RowArrays, Span, Sparse, ask_ahead, row_bounds
+from dsgd.kernels.scaled import penalty_received, to_dual, to_primal
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.softmax import loss_and_slopes
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+from dsgd.kernels.state import Steps
+from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 # What `run_rounds` returns.
 DONE: Final = 0
@@ -264,7 +265,7 @@ def run_rounds(
 ) -> int:
     """Run rounds of an epoch from ``places[NUMBER]`` on: steps on the rows of the round, then the weighted mean.
 
-    - `steps`: what `dsgd.kernels.sgd.run_rows` takes before the rows.
+    - `steps`: what `dsgd.kernels.sgd.run_rows` takes before the places.
     - `vector`, shape (n_params,) or (n_params + 1,): what is averaged: the model itself; or, with an L1 penalty,
       the memory of the model and one entry more, where its dual is made (`dsgd.kernels.scaled`).
     - `n_rounds`: rounds of the epoch; round k is for rows ``a + (n - a) k // n_rounds`` to ``a + (n - a) (k + 1) //
@@ -280,10 +281,10 @@ def run_rounds(
       `FULL`, `ABORTED`, `BROKEN`.
     """
     # Taken apart once: for each round, it would count a reference to every array, which takes as long as a step does.
-    values, indices, indptr, index, targets, row_weights, class_weights, params = steps[:8]
-    auxiliary, received, factors, counters, constants, codes, order = steps[8:]
+    rows, sparse, params, beside, of_steps = steps
+    received, counters = penalty_received(beside), of_steps[0]
     begin = places[BEGIN]
-    n_rows = targets.shape[0] - begin
+    n_rows = rows[2].shape[0] - begin
     has_dual = vector.shape[0] > params.shape[0]
     while places[NUMBER] < places[STOP]:
         number = places[NUMBER]
@@ -300,25 +301,7 @@ def run_rounds(
                 if load(abort.ctypes.data) != 0:
                     return ABORTED
                 first, row = row, min(stop, row + places[STRETCH])
-                run_rows(
-                    values,
-                    indices,
-                    indptr,
-                    index,
-                    targets,
-                    row_weights,
-                    class_weights,
-                    params,
-                    auxiliary,
-                    received,
-                    factors,
-                    counters,
-                    constants,
-                    codes,
-                    order,
-                    first,
-                    row,
-                )
+                run_rows(rows, sparse, params, beside, of_steps, first, row)
             if timed:
                 stamps[1] = _now(stamps)
             if has_dual:
@@ -354,71 +337,27 @@ def run_rounds(
 
 @scalar
 def shared_score(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    n_features: np.uint64,
-    n_outputs: np.uint64,
-    k: np.uint64,
+    values: FloatVector, sparse: Sparse | None, span: Span, params: FloatVector, n_outputs: np.uint64, k: np.uint64
 ) -> float:
     """Return the score of an output."""
-    dot = 0.0
+    (first, last), dot = span, 0.0
+    n_features = np.uint64(params.shape[0]) // n_outputs - np.uint64(1)
     for j in range(first, last):
-        column = j - first if indices is None else np.uint64(indices[j])
-        place = k * n_features + column if indices is None else column * n_outputs + k
+        column = j - first if sparse is None else np.uint64(sparse[0][j])
+        place = k * n_features + column if sparse is None else column * n_outputs + k
         dot += values[j] * params[place]
     p: float = dot + params[n_outputs * n_features + k]
     return p
 
 
-@scalar
-def shared_step(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    n_features: np.uint64,
-    n_outputs: np.uint64,
-    k: np.uint64,
-    frequencies: FloatVector,
-    constants: FloatVector,
-    eta: float,
-    step: float,
-) -> None:
-    """Take a step of an output, penalty included; `step` is the rate times the weighted slope."""
-    dtype = params.dtype.type
-    for j in range(first, last):
-        column = j - first if indices is None else np.uint64(indices[j])
-        place = k * n_features + column if indices is None else column * n_outputs + k
-        share = eta / frequencies[column]
-        before = params[place]  # read again: other threads have stepped since the score was computed
-        after = max(0.0, 1.0 - constants[state.SHRINK_RATE] * share) * before - step * values[j]
-        owed = constants[state.L1_RATE] * share
-        if owed > 0.0:
-            after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
-        params[place] = dtype(after)
-    params[n_outputs * n_features + k] -= dtype(constants[state.INTERCEPT_RATE] * step)
-
-
 @kernel
 def run_shared_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
     frequencies: FloatVector,
     factors: FloatVector | None,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
+    steps: Steps,
     stride: float,
     start: int,
     stop: int,
@@ -430,8 +369,11 @@ def run_shared_rows(
       whose weights of classes and losses are as in `run_softmax_rows`; None for all others.
     - `stride`: by how much each row advances the step counter: one for each thread.
     """
+    values, index, targets, row_weights, class_weights = rows
+    counters, constants, codes, order = steps
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
+    dtype = params.dtype.type
     t = counters[state.T]
     loss_sum = 0.0
     guard = 0.0
@@ -439,13 +381,13 @@ def run_shared_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            ask_ahead(values, indices, indptr, index, i, n_features)
-            first, last = row_bounds(index, indptr, i, n_features)
+            ask_ahead(values, sparse, index, i, n_features)
+            span = row_bounds(index, sparse, i, n_features)
             eta = state.rate_now(counters, constants, codes, t)
             gain = 0.0
             if factors is not None:
                 for k in range(n_outputs):
-                    p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
+                    p = shared_score(values, sparse, span, params, n_outputs, k)
                     guard += p * 0.0
                     factors[k] = p
                 target = np.uint64(targets[i])
@@ -453,17 +395,26 @@ def run_shared_rows(
                 gain = eta * row_weights[i] * class_weights[0, target]
             for k in range(n_outputs):
                 if factors is None:
-                    p = shared_score(values, indices, first, last, params, n_features, n_outputs, k)
-                    loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                    p = shared_score(values, sparse, span, params, n_outputs, k)
+                    loss, slope, class_weight = state.loss_of_output(rows, steps, i, k, p)
                     loss_sum += loss
                     counters[np.uint64(state.COUNTERS) + k] += loss
                     guard += p * 0.0  # NaN once a score was not finite
                     step = eta * slope * row_weights[i] * class_weight
                 else:
                     step = gain * factors[k]
-                shared_step(
-                    values, indices, first, last, params, n_features, n_outputs, k, frequencies, constants, eta, step
-                )
+                first, last = span
+                for j in range(first, last):
+                    column = j - first if sparse is None else np.uint64(sparse[0][j])
+                    place = k * n_features + column if sparse is None else column * n_outputs + k
+                    share = eta / frequencies[column]
+                    before = params[place]  # read again: other threads have stepped since the score was computed
+                    after = max(0.0, 1.0 - constants[state.SHRINK_RATE] * share) * before - step * values[j]
+                    owed = constants[state.L1_RATE] * share
+                    if owed > 0.0:
+                        after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
+                    params[place] = dtype(after)
+                params[n_outputs * n_features + k] -= dtype(constants[state.INTERCEPT_RATE] * step)
             t += stride
     counters[state.T] = t
     if factors is not None:

@@ -1,7 +1,7 @@
 """Operations on vectors, on single rows and on many, and asking for memory ahead of its use.
 
-The dot product and the update of a row take nearly all the time of training. A row is ``values[first:last]``;
-``indices`` says its columns, or is None for a dense row. Numba prunes the branch on None when it compiles, so one
+The dot product and the update of a row take nearly all the time of training. A row is a span of the values; ``sparse``
+has its columns, or is None for a dense row. Numba prunes branches on arguments that are None when it compiles, so one
 source gives the dense and the sparse machine code. Column numbers are unsigned: a signed index costs a test for
 wrap-around on every access, which halves the speed. `fastmath` is ``reassoc`` and ``contract`` only: a sum may be taken
 in any order and a product fused into it, which is what SIMD needs; infinities and NaN keep their meaning.
@@ -19,7 +19,7 @@ cache, are written past the caches instead: a copy of 320 MB takes a quarter les
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
@@ -59,62 +59,60 @@ _ONE = np.uint64(1)
 _AHEAD, _TWICE, _LINES, _LINE_BYTES = np.uint64(16), np.uint64(32), np.uint64(16), 64
 _any_order = inlined({"reassoc", "contract"})
 
+#: Columns of the entries of sparse rows, and where rows begin.
+Sparse: TypeAlias = tuple[IndexVector, PointerVector]
+
+#: Where a row begins in the entries of all rows, and where it ends.
+Span: TypeAlias = tuple[np.uint64, np.uint64]
+
+#: Entries of all rows; of each place its row, target and weight; the weights of positive and negative classes.
+RowArrays: TypeAlias = tuple[FloatVector, IndexVector, FloatVector, FloatVector, FloatMatrix]
+
 
 @scalar
-def row_bounds(
-    index: IndexVector, indptr: PointerVector | None, place: np.uint64, n_features: np.uint64
-) -> tuple[np.uint64, np.uint64]:
+def row_bounds(index: IndexVector, sparse: Sparse | None, place: np.uint64, n_features: np.uint64) -> Span:
     """Return where the row of a place starts and ends in the entries of all rows."""
     row = np.uint64(index[place])
-    if indptr is None:
+    if sparse is None:
         return row * n_features, (row + _ONE) * n_features
-    return indptr[row], indptr[row + _ONE]
+    return sparse[1][row], sparse[1][row + _ONE]
 
 
 @scalar
 def ask_ahead(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    place: np.uint64,
-    n_features: np.uint64,
+    values: FloatVector, sparse: Sparse | None, index: IndexVector, place: np.uint64, n_features: np.uint64
 ) -> None:
     """Ask for the row of a place some steps ahead: rows lie anywhere in memory."""
     end = np.uint64(index.shape[0]) - _ONE
-    if indptr is not None:
-        prefetch(indptr, np.uint64(index[min(end, place + _TWICE)]))
-    first, last = row_bounds(index, indptr, min(end, place + _AHEAD), n_features)
+    if sparse is not None:
+        prefetch(sparse[1], np.uint64(index[min(end, place + _TWICE)]))
+    first, last = row_bounds(index, sparse, min(end, place + _AHEAD), n_features)
     # What comes behind these lines the processor fetches by itself; a short row may end in one line more than it fills.
     step = np.uint64(_LINE_BYTES // values.itemsize)
     last = min(last, first + _LINES * step)
     for j in range(first, last, step):
         prefetch(values, j)
-        if indices is not None:
-            prefetch(indices, j)
+        if sparse is not None:
+            prefetch(sparse[0], j)
     prefetch(values, last - _ONE)
-    if indices is not None:
-        prefetch(indices, last - _ONE)
+    if sparse is not None:
+        prefetch(sparse[0], last - _ONE)
 
 
 @_any_order
 def row_dot(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    base: np.uint64,
+    values: FloatVector, sparse: Sparse | None, span: Span, weights: FloatVector, base: np.uint64
 ) -> np.floating[Any]:
     """Return the inner product of a row with the weights from `base` on.
 
-    A row is ``values[first:last]``, dense where `indices` is None; column j of this output is ``weights[base + j]``.
+    A row is the `span` of values, dense where `sparse` is None; column j of this output is ``weights[base + j]``.
     """
-    total = values.dtype.type(0)
-    if indices is None:
+    (first, last), total = span, values.dtype.type(0)
+    if sparse is None:
         for j in range(last - first):
             total += values[first + j] * weights[base + j]
     else:
+        indices = sparse[0]
         for j in range(first, last):
             total += values[j] * weights[base + np.uint64(indices[j])]
     return total
@@ -122,38 +120,26 @@ def row_dot(
 
 @_any_order
 def add_row(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    base: np.uint64,
-    factor: float,
+    values: FloatVector, sparse: Sparse | None, span: Span, weights: FloatVector, base: np.uint64, factor: float
 ) -> None:
     """Add `factor` times a row to the weights from `base` on; arguments as in `row_dot`."""
-    step = values.dtype.type(factor)
-    if indices is None:
+    (first, last), step = span, values.dtype.type(factor)
+    if sparse is None:
         for j in range(last - first):
             weights[base + j] += step * values[first + j]
     else:
+        indices = sparse[0]
         for j in range(first, last):
             weights[base + np.uint64(indices[j])] += step * values[j]
 
 
 @_any_order
-def score_columns(
-    values: FloatVector,
-    indices: IndexVector,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    scores: FloatVector,
-) -> None:
+def score_columns(values: FloatVector, sparse: Sparse, span: Span, weights: FloatVector, scores: FloatVector) -> None:
     """Write into `scores` the inner products of a sparse row with all outputs, weights (n_features, n_outputs)."""
-    n_outputs = np.uint64(scores.shape[0])
+    indices, n_outputs = sparse[0], np.uint64(scores.shape[0])
     for k in range(n_outputs):
         scores[k] = 0.0
-    for j in range(first, last):
+    for j in range(span[0], span[1]):
         base = np.uint64(indices[j]) * n_outputs
         for k in range(n_outputs):
             scores[k] += values[j] * weights[base + k]
@@ -161,17 +147,11 @@ def score_columns(
 
 @_any_order
 def add_columns(
-    values: FloatVector,
-    indices: IndexVector,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    factors: FloatVector,
-    common: float,
+    values: FloatVector, sparse: Sparse, span: Span, weights: FloatVector, factors: FloatVector, common: float
 ) -> None:
     """Add to every output `common` times its factor times a sparse row, weights laid out (n_features, n_outputs)."""
-    n_outputs = np.uint64(factors.shape[0])
-    for j in range(first, last):
+    indices, n_outputs = sparse[0], np.uint64(factors.shape[0])
+    for j in range(span[0], span[1]):
         base = np.uint64(indices[j]) * n_outputs
         value = values[j] * values.dtype.type(common)
         for k in range(n_outputs):
@@ -179,9 +159,9 @@ def add_columns(
 
 
 @_any_order
-def row_square(values: FloatVector, first: np.uint64, last: np.uint64) -> np.floating[Any]:
+def row_square(values: FloatVector, span: Span) -> np.floating[Any]:
     """Return the squared length of a row; arguments as in `row_dot`."""
-    total = values.dtype.type(0)
+    (first, last), total = span, values.dtype.type(0)
     for j in range(last - first):
         total += values[first + j] * values[first + j]
     return total
@@ -362,18 +342,14 @@ def place_wide(block: AnyArray, source: AnyArray, place: AnyArray, out: AnyArray
     barrier()
 
 
+#: Values, columns and row starts of sparse rows.
+Entries: TypeAlias = tuple[FloatVector, AnyArray, AnyArray]
+
+
 @kernel
-def place_sparse(
-    values: FloatVector,
-    indices: AnyArray,
-    indptr: AnyArray,
-    source: AnyArray,
-    place: AnyArray,
-    out_values: FloatVector,
-    out_indices: IndexVector,
-    out_indptr: PointerVector,
-) -> None:
+def place_sparse(entries: Entries, source: AnyArray, place: AnyArray, out: Entries) -> None:
     """Copy sparse row ``source[v]`` to row ``place[v]`` of the output, whose row starts are already right."""
+    (values, indices, indptr), (out_values, out_indices, out_indptr) = entries, out
     for v in range(np.uint64(source.shape[0])):
         row = np.uint64(source[v])
         first = indptr[row]

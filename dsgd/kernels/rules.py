@@ -30,39 +30,35 @@ LARS        u <- mu u + eta r g;  d = u / eta;  r = c ||w|| / (||g|| + s ||w||) 
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 
 from dsgd.kernels import state
-from dsgd.kernels.jit import kernel, leaf_kernel, scalar
+from dsgd.kernels.jit import leaf_kernel, scalar
 from dsgd.kernels.order import block_at, rows_ahead
-from dsgd.kernels.rows import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
+from dsgd.kernels.rows import RowArrays, Sparse, add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
 from dsgd.kernels.scaled import truncate
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+from dsgd.kernels.state import Beside, Steps
+from dsgd.types import FloatVector, IntVector
 
 _ONE = np.uint64(1)
 
 
 @leaf_kernel
 def gradient_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
     out: FloatVector,
     factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
+    steps: Steps,
     start: int,
     stop: int,
 ) -> None:
     """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out."""
+    values, index, _, row_weights, _ = rows
+    counters, constants, codes, order = steps
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
@@ -70,20 +66,20 @@ def gradient_rows(
         out[j] = 0.0
     loss_sum = 0.0
     guard = 0.0
-    is_wide = indices is not None and n_outputs > _ONE
+    is_wide = sparse is not None and n_outputs > _ONE
     at, block = start, block_at(order, start)
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            ask_ahead(values, indices, indptr, index, i, n_features)
-            first, last = row_bounds(index, indptr, i, n_features)
-            if indices is not None and is_wide:
-                score_columns(values, indices, first, last, params, factors)
+            ask_ahead(values, sparse, index, i, n_features)
+            span = row_bounds(index, sparse, i, n_features)
+            if sparse is not None and is_wide:
+                score_columns(values, sparse, span, params, factors)
             for k in range(n_outputs):
                 base = k * n_features
-                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
+                dot = factors[k] if is_wide else row_dot(values, sparse, span, params, base)
                 p = float(dot) + params[n_weights + k]
-                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(rows, steps, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(state.COUNTERS) + k] += loss
                 guard += p * 0.0
@@ -93,23 +89,17 @@ def gradient_rows(
                 if is_wide:
                     factors[k] = slope
                 elif slope != 0.0:
-                    add_row(values, indices, first, last, out, base, slope)
-            if indices is not None and is_wide:
-                add_columns(values, indices, first, last, out, factors, 1.0)
+                    add_row(values, sparse, span, out, base, slope)
+            if sparse is not None and is_wide:
+                add_columns(values, sparse, span, out, factors, 1.0)
     state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @leaf_kernel
-def step_all(
-    params: FloatVector,
-    gradient: FloatVector,
-    average: FloatVector,
-    received: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-) -> None:
+def step_all(params: FloatVector, gradient: FloatVector, beside: Beside, steps: Steps) -> None:
     """Take one step along a mean gradient, penalty included, and advance t by one."""
+    average, received, _ = beside
+    counters, constants, codes, _ = steps
     n_weights = np.uint64(codes[state.N_OUTPUTS] * codes[state.N_FEATURES])
     n_params = np.uint64(params.shape[0])
     t = counters[state.T]
@@ -139,6 +129,9 @@ HEAVY_BALL, NESTEROV, ADAGRAD, ADAM, LARS, PLAIN = range(6)
 CODE, BETA1, BETA2, EPSILON, TRUST, IS_DECOUPLED, IS_COLUMN_MAJOR, BATCH = range(8)
 RULE_CONSTANTS = 8
 
+#: What a rule remembers: velocity, second moments, steps; the constants of its steps, and its own.
+Memory: TypeAlias = tuple[FloatVector, FloatVector, FloatVector, FloatVector, FloatVector]
+
 
 @scalar
 def lars_ratios(
@@ -165,10 +158,9 @@ def lars_ratios(
 
 
 @scalar
-def turn(
-    gradient: FloatVector, velocity: FloatVector, second: FloatVector, steps: FloatVector, eta: float, rule: FloatVector
-) -> None:
+def turn(gradient: FloatVector, memory: Memory, eta: float) -> None:
     """Replace a gradient by the direction of the rule, and update what the rule remembers."""
+    velocity, second, steps, _, rule = memory
     code, beta1, beta2, epsilon = int(rule[CODE]), rule[BETA1], rule[BETA2], rule[EPSILON]
     n = np.uint64(gradient.shape[0])
     dtype = gradient.dtype.type
@@ -199,29 +191,15 @@ def turn(
             gradient[j] = dtype(velocity[j] / eta)
 
 
-@kernel
-def step_rule(
-    params: FloatVector,
-    gradient: FloatVector,
-    average: FloatVector,
-    received: FloatVector,
-    velocity: FloatVector,
-    second: FloatVector,
-    steps: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    step_constants: FloatVector,
-    codes: IntVector,
-    rule: FloatVector,
-) -> None:
+@leaf_kernel
+def step_rule(params: FloatVector, gradient: FloatVector, beside: Beside, steps: Steps, memory: Memory) -> None:
     """Take one step of a rule with a mean gradient, penalty included, and advance t by one.
 
     - `gradient`, shape (n_params,): mean gradient of the loss; overwritten by the direction.
-    - `velocity`, shape (n_params,) or (0,): u of the rule, updated in place.
-    - `second`, shape (n_params,) or (0,): v of the rule, updated in place.
-    - `step_constants`, shape (CONSTANTS,): `constants` for the step along the direction, which holds penalty and
-      rate of the intercept already.
+    - `memory`: u and v of the rule, shape (n_params,) or (0,), and its steps, updated in place; the constants for the
+      step along the direction, which holds penalty and rate of the intercept already; the constants of the rule.
     """
+    (counters, constants, codes, order), rule = steps, memory[4]
     n_weights = np.uint64(codes[state.N_OUTPUTS] * codes[state.N_FEATURES])
     eta = state.rate_now(counters, constants, codes, counters[state.T])
     if int(rule[CODE]) == LARS:
@@ -231,72 +209,28 @@ def step_rule(
             gradient[j] = params.dtype.type(gradient[j] + constants[state.SHRINK_RATE] * params[j])
     for j in range(n_weights, np.uint64(gradient.shape[0])):
         gradient[j] = params.dtype.type(constants[state.INTERCEPT_RATE] * gradient[j])
-    turn(gradient, velocity, second, steps, eta, rule)
-    step_all(params, gradient, average, received, counters, step_constants, codes)
+    turn(gradient, memory, eta)
+    step_all(params, gradient, beside, (counters, memory[3], codes, order))
 
 
-@kernel
+@leaf_kernel
 def run_batches(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
-    average: FloatVector,
-    received: FloatVector,
-    factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
+    beside: Beside,
+    steps: Steps,
     gradient: FloatVector,
-    velocity: FloatVector,
-    second: FloatVector,
-    steps: FloatVector,
-    step_constants: FloatVector,
-    rule: FloatVector,
+    memory: Memory,
     start: int,
     stop: int,
 ) -> None:
     """Take one step on each batch of the rows start..stop, cut into as few batches of even size as the rule allows."""
-    n_rows, batch = stop - start, int(rule[BATCH])
+    n_rows, batch = stop - start, int(memory[4][BATCH])
     n_batches = (n_rows + batch - 1) // batch
     for k in range(n_batches):
         low, high = start + n_rows * k // n_batches, start + n_rows * (k + 1) // n_batches
-        gradient_rows(
-            values,
-            indices,
-            indptr,
-            index,
-            targets,
-            row_weights,
-            class_weights,
-            params,
-            gradient,
-            factors,
-            counters,
-            constants,
-            codes,
-            order,
-            low,
-            high,
-        )
+        gradient_rows(rows, sparse, params, gradient, beside[2], steps, low, high)
         for j in range(np.uint64(gradient.shape[0])):
             gradient[j] /= params.dtype.type(high - low)
-        step_rule(
-            params,
-            gradient,
-            average,
-            received,
-            velocity,
-            second,
-            steps,
-            counters,
-            constants,
-            step_constants,
-            codes,
-            rule,
-        )
+        step_rule(params, gradient, beside, steps, memory)

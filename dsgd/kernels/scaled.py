@@ -42,9 +42,9 @@ from types import MappingProxyType
 import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
-from dsgd.kernels.rows import add_columns, add_row
-from dsgd.kernels.state import L1_RATE, L1_TOTAL
-from dsgd.types import FloatVector, IndexVector
+from dsgd.kernels.rows import Span, Sparse, add_columns, add_row
+from dsgd.kernels.state import L1_TOTAL, Beside
+from dsgd.types import FloatVector
 
 _any_order = part(fastmath={"reassoc", "contract"})
 
@@ -144,12 +144,11 @@ _ONE = np.uint64(1)
 
 
 @scalar
-def fold(
-    weights: FloatVector, auxiliary: FloatVector | None, scale: float, a: float, b: float, n_weights: np.uint64
-) -> None:
+def fold(weights: FloatVector, beside: Beside | None, scale: float, a: float, b: float, n_weights: np.uint64) -> None:
     """Make stored weights and their average true: ``auxiliary = (auxiliary + a stored) / b``, ``stored *= scale``."""
     dtype = weights.dtype.type
-    if auxiliary is not None and (b != 1.0 or a != 0.0):
+    if beside is not None and (b != 1.0 or a != 0.0):
+        auxiliary = beside[0]
         for j in range(n_weights):
             auxiliary[j] = (auxiliary[j] + a * weights[j]) / b
     if scale != 1.0:
@@ -160,71 +159,75 @@ def fold(
 
 @scalar
 def clear(
-    weights: FloatVector,
-    auxiliary: FloatVector | None,
-    a: float,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    n_outputs: np.uint64,
+    weights: FloatVector, beside: Beside | None, a: float, sparse: Sparse | None, span: Span, n_outputs: np.uint64
 ) -> None:
-    """Set the weights of a sparse row's columns, or all weights where `indices` is None, to zero."""
+    """Set the weights of a sparse row's columns, or all weights of a span where `sparse` is None, to zero."""
     dtype = weights.dtype.type
-    if indices is None:
-        for j in range(first, last):
-            if auxiliary is not None and a != 0.0:
-                auxiliary[j] += a * weights[j]
+    if sparse is None:
+        for j in range(span[0], span[1]):
+            if beside is not None and a != 0.0:
+                beside[0][j] += a * weights[j]
             weights[j] = dtype(0)
     else:
-        for j in range(first, last):
-            base = np.uint64(indices[j]) * n_outputs
+        for j in range(span[0], span[1]):
+            base = np.uint64(sparse[0][j]) * n_outputs
             for k in range(n_outputs):
-                if auxiliary is not None and a != 0.0:
-                    auxiliary[base + k] += a * weights[base + k]
+                if beside is not None and a != 0.0:
+                    beside[0][base + k] += a * weights[base + k]
                 weights[base + k] = dtype(0)
 
 
 @scalar
 def wipe(
-    weights: FloatVector,
-    auxiliary: FloatVector | None,
-    a: float,
-    indices: IndexVector,
-    was_wiped: bool,
-    first: np.uint64,
-    last: np.uint64,
-    n_outputs: np.uint64,
-    n_weights: np.uint64,
+    weights: FloatVector, beside: Beside | None, a: float, sparse: Sparse, last: tuple[bool, Span], n_outputs: np.uint64
 ) -> None:
-    """Set all weights to zero before a sparse row: after a wipe only columns of the last row, first..last, differ."""
-    if was_wiped:
-        clear(weights, auxiliary, a, indices, first, last, n_outputs)
+    """Set all weights to zero before a sparse row; if it was so at the `last` row only its columns differ."""
+    if last[0]:
+        clear(weights, beside, a, sparse, last[1], n_outputs)
     else:
-        clear(weights, auxiliary, a, None, _ZERO, n_weights, n_outputs)
+        n_weights = np.uint64(weights.shape[0]) - n_outputs
+        clear(weights, beside, a, None, (_ZERO, n_weights), n_outputs)
+
+
+@scalar
+def add_step(
+    values: FloatVector,
+    sparse: Sparse | None,
+    span: Span,
+    params: FloatVector,
+    beside: Beside | None,
+    base: np.uint64,
+    step: float,
+    a: float,
+) -> None:
+    """Add `step` times a row to the stored weights of an output, so that the average of the iterates stays true."""
+    add_row(values, sparse, span, params, base, step)
+    if beside is not None and a != 0.0:
+        add_row(values, sparse, span, beside[0], base, -a * step)
+
+
+@scalar
+def add_steps(values: FloatVector, sparse: Sparse, span: Span, params: FloatVector, beside: Beside, a: float) -> None:
+    """Do what `add_step` does for all outputs of a sparse row, whose steps are in the scratch."""
+    add_columns(values, sparse, span, params, beside[2], 1.0)
+    if a != 0.0:
+        add_columns(values, sparse, span, beside[0], beside[2], -a)
 
 
 @scalar
 def truncate_row(
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    received: FloatVector,
-    auxiliary: FloatVector,
-    owed_total: float,
-    scale: float,
-    a: float,
-    n_outputs: np.uint64,
+    sparse: Sparse | None, span: Span, weights: FloatVector, beside: Beside, owed_total: float, scale: float, a: float
 ) -> None:
     """Apply the L1 penalty still owed to the weights of the columns of a row, for every output."""
-    dtype = weights.dtype.type
+    auxiliary, received, factors = beside
+    (first, last), n_outputs, dtype = span, np.uint64(factors.shape[0]), weights.dtype.type
     width = last - first
     for k in range(n_outputs):
         for j in range(width):
-            if indices is None:
+            if sparse is None:
                 place = k * width + j
             else:
-                place = np.uint64(indices[first + j]) * n_outputs + k
+                place = np.uint64(sparse[0][first + j]) * n_outputs + k
             stored = weights[place]
             before = scale * stored
             after = truncate(before, owed_total, received[place])
@@ -236,80 +239,24 @@ def truncate_row(
 
 
 @scalar
-def add_step(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    auxiliary: FloatVector | None,
-    base: np.uint64,
-    step: float,
-    a: float,
-) -> None:
-    """Add `step` times a row to the stored weights of an output, so that the average of the iterates stays true."""
-    add_row(values, indices, first, last, params, base, step)
-    if auxiliary is not None and a != 0.0:
-        add_row(values, indices, first, last, auxiliary, base, -a * step)
-
-
-@scalar
-def add_steps(
-    values: FloatVector,
-    indices: IndexVector,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    auxiliary: FloatVector,
-    steps: FloatVector,
-    a: float,
-) -> None:
-    """Do what `add_step` does for all outputs of a sparse row."""
-    add_columns(values, indices, first, last, params, steps, 1.0)
-    if a != 0.0:
-        add_columns(values, indices, first, last, auxiliary, steps, -a)
-
-
-@scalar
-def owe(
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    received: FloatVector,
-    auxiliary: FloatVector,
-    constants: FloatVector,
-    owed_total: float,
-    eta: float,
-    scale: float,
-    a: float,
-    n_outputs: np.uint64,
-) -> float:
-    """Return the L1 penalty that each weight owes after a step, and apply it to those of a row."""
-    if constants[L1_RATE] > 0.0:
-        owed_total += constants[L1_RATE] * eta
-        truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
-    return owed_total
-
-
-@scalar
 def join_average(
-    params: FloatVector,
-    auxiliary: FloatVector,
-    n_weights: np.uint64,
-    n_averaged: float,
-    scale: float,
-    a: float,
-    b: float,
+    params: FloatVector, beside: Beside, n_weights: np.uint64, scale: float, average: tuple[float, float, float]
 ) -> tuple[float, float, float]:
     """Add the present model to the average; return the models in it, and a and b."""
+    n_averaged, a, b = average
     n_averaged += 1.0
     if n_averaged > 1.0:
         b *= n_averaged / (n_averaged - 1.0)
     a += b * scale / n_averaged
     for k in range(n_weights, np.uint64(params.shape[0])):
-        auxiliary[k] += (params[k] - auxiliary[k]) / n_averaged
+        beside[0][k] += (params[k] - beside[0][k]) / n_averaged
     return n_averaged, a, b
+
+
+@scalar
+def penalty_received(beside: Beside | None) -> FloatVector | None:
+    """Return the L1 penalty that weights have received, if it is counted."""
+    return None if beside is None else beside[1]
 
 
 @kernel

@@ -21,8 +21,9 @@ from dsgd.kernels import scaled, state
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.losses import POISSON, TWEEDIE, least_loss, loss_and_slope, plain_loss
 from dsgd.kernels.order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
-from dsgd.kernels.rows import ask_ahead, row_bounds, row_dot, score_columns
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+from dsgd.kernels.rows import RowArrays, Sparse, ask_ahead, row_bounds, row_dot, score_columns
+from dsgd.kernels.state import Beside, Steps
+from dsgd.types import FloatVector
 
 #: Dense rows up to this long are always added.
 SHORT_ROW = np.uint64(64)
@@ -32,41 +33,28 @@ _ONE = np.uint64(1)
 
 @leaf_kernel
 def run_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
-    auxiliary: FloatVector | None,
-    received: FloatVector | None,
-    factors: FloatVector | None,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
+    beside: Beside | None,
+    steps: Steps,
     start: int,
     stop: int,
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order, for all outputs.
 
-    - `values`, shape (nnz,) or (n_rows * n_features,): entries of all rows.
-    - `indices`, shape (nnz,): their columns; None for dense rows.
-    - `indptr`, shape (n_rows + 1,): row starts; None for dense rows.
-    - `index`, shape (n_places,): the row of each place.
-    - `targets`, `row_weights`, shape (n_places,): target and weight of each. With several outputs the target is the
-      class code.
-    - `class_weights`, shape (2, n_outputs): weight of the positive and of the negative class of each output.
+    - `rows`: entries, shape (nnz,) or (n_rows * n_features,); the row, the target and the weight of each place, shape
+      (n_places,), the class code being the target of several outputs; the weights of the positive and the negative
+      class of each output, shape (2, n_outputs).
+    - `sparse`: columns, shape (nnz,), and row starts, shape (n_rows + 1,), of entries; None for dense rows.
     - `params`, shape (n_params,): the model, updated in place.
-    - `auxiliary`, shape (n_params,) or (0,): the averaged model, updated in place; unused unless averaging is on.
-    - `received`, shape (n_weights,) or (0,): L1 penalty each weight has received; unused without L1.
-    - `factors`, shape (n_outputs,): scratch. None, as then the two above, for plain steps
+    - `beside`: the averaged model, shape (n_params,) or (0,); the L1 penalty each weight has received, shape
+      (n_weights,) or (0,), updated in place; scratch, shape (n_outputs,). None for plain steps
       (`dsgd.kernels.state.is_plain`).
-    - `counters`, `constants`, `codes`: see `dsgd.kernels.state`; counters are updated in place.
-    - `order`, shape (2, n_blocks + 1): see `dsgd.kernels.order`.
+    - `steps`: see `dsgd.kernels.state`; counters are updated in place.
     """
+    values, index, targets, row_weights, class_weights = rows
+    counters, constants, codes, order = steps
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
@@ -77,15 +65,15 @@ def run_rows(
     guard = 0.0
     scale, a, b = 1.0, 0.0, 1.0
     min_scale = scaled.MIN_SCALE_AVERAGING if codes[state.AVERAGE] > 0 else scaled.MIN_SCALE
-    is_wide = indices is not None and factors is not None and n_outputs > _ONE
+    is_wide = sparse is not None and beside is not None and n_outputs > _ONE
     # Adding zero times a short row costs less than guessing wrong, row by row, whether there is something to add.
-    is_short = indices is None and n_features <= SHORT_ROW
+    is_short = sparse is None and n_features <= SHORT_ROW
     tail, apart, blocks_per_row = stop, 0, 0.0
-    if indices is None and factors is not None and n_outputs > _ONE:
+    if sparse is None and beside is not None and n_outputs > _ONE:
         n_places = order[BEGINS, order.shape[1] - 1]
         tail = tail_at(order, n_outputs, n_features)
         apart, blocks_per_row = (n_places - tail) // np.int64(n_outputs), (order.shape[1] - 1) / max(1, n_places)
-    was_wiped, before = False, (_ZERO, _ZERO)
+    before = False, (_ZERO, _ZERO)
     at, block = start, block_at(order, start)
     while at < stop:
         is_apart = at >= tail
@@ -93,9 +81,9 @@ def run_rows(
         first_row, end_row, at, block = rows_ahead(order, block, at, stop if is_apart else min(stop, tail))
         for i in range(first_row, end_row):
             row = i
-            ask_ahead(values, indices, indptr, index, i, n_features)
-            first, last = row_bounds(index, indptr, i, n_features)
-            if factors is None:
+            ask_ahead(values, sparse, index, i, n_features)
+            span = row_bounds(index, sparse, i, n_features)
+            if beside is None:
                 eta = state.plain_rate(counters, constants, codes, t)
             else:
                 eta = state.rate_now(counters, constants, codes, t)
@@ -105,17 +93,17 @@ def run_rows(
             is_wiped = shrink < scaled.MIN_SHRINK
             scale = 1.0 if is_wiped else scale * shrink
             score = params.dtype.type(0)
-            if indices is not None:
-                if factors is not None and is_wide:
-                    score_columns(values, indices, first, last, params, factors)
+            if sparse is not None:
+                if beside is not None and is_wide:
+                    score_columns(values, sparse, span, params, beside[2])
                 else:
-                    score = row_dot(values, indices, first, last, params, _ZERO)
+                    score = row_dot(values, sparse, span, params, _ZERO)
                 if is_wiped:
-                    scaled.wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
-                was_wiped, before = is_wiped, (first, last)
+                    scaled.wipe(params, beside, a, sparse, before, n_outputs)
+                before = is_wiped, span
             if scale < min_scale:
-                scaled.fold(params, auxiliary, scale, a, b, n_weights)
-                if indices is None:
+                scaled.fold(params, beside, scale, a, b, n_weights)
+                if sparse is None:
                     score_scale /= scale
                 scale, a, b = 1.0, 0.0, 1.0
             # One step waits for the other on the path from a prediction to the weights: what can be known before the
@@ -123,46 +111,43 @@ def run_rows(
             inverse = 1.0 / scale
             for k in range(n_outputs):
                 base = k * n_features
-                if factors is not None and is_wide:
-                    score = factors[k]
-                if indices is None:
-                    if factors is not None and is_apart:
+                if beside is not None and is_wide:
+                    score = beside[2][k]
+                if sparse is None:
+                    if beside is not None and is_apart:
                         row = row_of_output(order, np.int64(i) - lead, tail, np.int64(k) * apart, blocks_per_row)
-                        first, last = row_bounds(index, indptr, row, n_features)
-                    p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
+                        span = row_bounds(index, sparse, row, n_features)
+                    p = score_scale * row_dot(values, sparse, span, params, base) + params[n_weights + k]
                     if is_wiped:
-                        scaled.clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
+                        scaled.clear(params, beside, a, None, (base, base + n_features), n_outputs)
                 else:
                     p = score_scale * score + params[n_weights + k]
-                if factors is None:
+                if beside is None:
                     y = float(targets[row])
                     loss, slope = plain_loss(codes[state.LOSS], y, p)
                     class_weight = class_weights[0 if y > 0.0 else 1, k]
                 else:
-                    loss, slope, class_weight = state.loss_of_output(
-                        targets, class_weights, constants, codes, row, k, p
-                    )
+                    loss, slope, class_weight = state.loss_of_output(rows, steps, row, k, p)
                 loss_sum += loss
-                if factors is not None and n_outputs > _ONE:
+                if beside is not None and n_outputs > _ONE:
                     counters[np.uint64(state.COUNTERS) + k] += loss
                 guard += p * 0.0
                 gain = eta * row_weights[row] * class_weight
                 params[n_weights + k] -= params.dtype.type(constants[state.INTERCEPT_RATE] * gain * slope)
                 step = -slope * (gain * inverse)
-                if factors is not None and is_wide:
-                    factors[k] = step
+                if beside is not None and is_wide:
+                    beside[2][k] = step
                 elif is_short or step != 0.0:
-                    scaled.add_step(values, indices, first, last, params, auxiliary, base, step, a)
-            if indices is not None and factors is not None and is_wide:
-                scaled.add_steps(values, indices, first, last, params, auxiliary, factors, a)
-            if received is not None:
-                owed_total = scaled.owe(
-                    indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
-                )
-            if auxiliary is not None and averages:
-                n_averaged, a, b = scaled.join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
+                    scaled.add_step(values, sparse, span, params, beside, base, step, a)
+            if sparse is not None and beside is not None and is_wide:
+                scaled.add_steps(values, sparse, span, params, beside, a)
+            if beside is not None and constants[state.L1_RATE] > 0.0:
+                owed_total += constants[state.L1_RATE] * eta
+                scaled.truncate_row(sparse, span, params, beside, owed_total, scale, a)
+            if beside is not None and averages:
+                n_averaged, a, b = scaled.join_average(params, beside, n_weights, scale, (n_averaged, a, b))
             t += 1.0
-    scaled.fold(params, auxiliary, scale, a, b, n_weights)
+    scaled.fold(params, beside, scale, a, b, n_weights)
     counters[state.T] = t
     counters[state.N_AVERAGED] = n_averaged
     counters[state.L1_TOTAL] = owed_total
@@ -173,47 +158,41 @@ def run_rows(
 
 @kernel
 def evaluate_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
     scores: FloatVector,
     sums: FloatVector,
-    loss_code: int,
-    epsilon: float,
-    n_features: int,
+    loss: tuple[int, float],
     start: int,
     stop: int,
 ) -> None:
     """Add to `sums` what rows start..stop contribute.
 
-    - `values`, `indices`, `indptr`, `index`, `targets`, `row_weights`, `class_weights`, `params`: as in
-      `dsgd.kernels.sgd.run_rows`.
+    - `rows`, `sparse`, `params`: as in `dsgd.kernels.sgd.run_rows`.
     - `scores`, shape (n_outputs,): scratch.
     - `sums`, shape (7,): loss (times row and class weight), row weight, rows, weight of the rows classified
       correctly, squared error, target and squared target (each times row weight). Of a loss with a log link there
       is half the deviance in place of the squared error, and minus the least loss in place of the squared target.
     """
-    width = np.uint64(n_features)
+    values, index, targets, row_weights, class_weights = rows
+    loss_code, epsilon = loss
     n_outputs = np.uint64(scores.shape[0])
-    n_weights = n_outputs * width
+    n_weights = np.uint64(params.shape[0]) - n_outputs
+    width = n_weights // n_outputs
     has_log_link = POISSON <= loss_code <= TWEEDIE
     for i in range(np.uint64(start), np.uint64(stop)):
-        ask_ahead(values, indices, indptr, index, i, width)
-        first, last = row_bounds(index, indptr, i, width)
+        ask_ahead(values, sparse, index, i, width)
+        span = row_bounds(index, sparse, i, width)
         target = float(targets[i])
         weight = float(row_weights[i])
-        if indices is not None and n_outputs > _ONE:
-            score_columns(values, indices, first, last, params, scores)
+        if sparse is not None and n_outputs > _ONE:
+            score_columns(values, sparse, span, params, scores)
         best = -np.inf
         winner = np.uint64(0)
         for k in range(n_outputs):
-            if indices is None or n_outputs == _ONE:
-                p = float(row_dot(values, indices, first, last, params, k * width)) + params[n_weights + k]
+            if sparse is None or n_outputs == _ONE:
+                p = float(row_dot(values, sparse, span, params, k * width)) + params[n_weights + k]
             else:
                 p = float(scores[k]) + params[n_weights + k]
             y = target
@@ -222,8 +201,8 @@ def evaluate_rows(
             if p > best:
                 best = p
                 winner = np.uint64(k)
-            loss, _ = loss_and_slope(loss_code, y, p, epsilon)
-            sums[0] += loss * weight * class_weights[0 if y > 0.0 else 1, k]
+            value, _ = loss_and_slope(loss_code, y, p, epsilon)
+            sums[0] += value * weight * class_weights[0 if y > 0.0 else 1, k]
         # One output predicts the positive class where its score is above zero, several the first of the largest score.
         if n_outputs > _ONE:
             is_hit = winner == target

@@ -24,8 +24,19 @@ import numpy as np
 from dsgd.kernels import scaled, state
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.order import block_at, rows_ahead
-from dsgd.kernels.rows import add_columns, add_row, ask_ahead, row_bounds, row_dot, score_columns
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+from dsgd.kernels.rows import (
+    RowArrays,
+    Span,
+    Sparse,
+    add_columns,
+    add_row,
+    ask_ahead,
+    row_bounds,
+    row_dot,
+    score_columns,
+)
+from dsgd.kernels.state import Beside, Steps
+from dsgd.types import FloatVector
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
@@ -57,23 +68,17 @@ def loss_and_slopes(scores: FloatVector, target: np.uint64) -> float:
 
 @scalar
 def score_row(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    params: FloatVector,
-    n_features: np.uint64,
-    scale: float,
-    scores: FloatVector,
+    values: FloatVector, sparse: Sparse | None, span: Span, params: FloatVector, scale: float, scores: FloatVector
 ) -> float:
     """Write the scores of a row into `scores`; return zero, or NaN if one of them is not finite."""
-    n_outputs, dtype = np.uint64(scores.shape[0]), scores.dtype.type
-    guard = 0.0
-    if indices is not None:
-        score_columns(values, indices, first, last, params, scores)
+    n_outputs, dtype, guard = np.uint64(scores.shape[0]), scores.dtype.type, 0.0
+    n_weights = np.uint64(params.shape[0]) - n_outputs
+    n_features = n_weights // n_outputs
+    if sparse is not None:
+        score_columns(values, sparse, span, params, scores)
     for k in range(n_outputs):
-        dot = row_dot(values, indices, first, last, params, k * n_features) if indices is None else scores[k]
-        p = scale * dot + params[n_outputs * n_features + k]
+        dot = row_dot(values, sparse, span, params, k * n_features) if sparse is None else scores[k]
+        p = scale * dot + params[n_weights + k]
         scores[k] = dtype(p)
         guard += scores[k] * 0.0
     return guard
@@ -81,57 +86,44 @@ def score_row(
 
 @leaf_kernel
 def run_softmax_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
-    params: FloatVector,
-    auxiliary: FloatVector,
-    received: FloatVector,
-    factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
-    start: int,
-    stop: int,
+    rows: RowArrays, sparse: Sparse | None, params: FloatVector, beside: Beside, steps: Steps, start: int, stop: int
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order.
 
     - `class_weights`, shape (2, n_outputs): weight of each class in its first row.
     - `counters`, shape (COUNTERS + 1,): behind the counters stands the sum of the losses, as rows have one each.
     """
+    values, index, targets, row_weights, class_weights = rows
+    factors = beside[2]
+    counters, constants, codes, order = steps
     n_outputs, n_features = np.uint64(codes[state.N_OUTPUTS]), np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     t, n_averaged, owed_total = counters[state.T], counters[state.N_AVERAGED], counters[state.L1_TOTAL]
     loss_sum, guard = 0.0, 0.0
     scale, a, b = 1.0, 0.0, 1.0
     min_scale = scaled.MIN_SCALE_AVERAGING if codes[state.AVERAGE] > 0 else scaled.MIN_SCALE
-    was_wiped, before = False, (_ZERO, _ZERO)
+    before = False, (_ZERO, _ZERO)
     at, block = start, block_at(order, start)
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            ask_ahead(values, indices, indptr, index, i, n_features)
-            first, last = row_bounds(index, indptr, i, n_features)
+            ask_ahead(values, sparse, index, i, n_features)
+            span = row_bounds(index, sparse, i, n_features)
             eta = state.rate_now(counters, constants, codes, t)
-            guard += score_row(values, indices, first, last, params, n_features, scale, factors)
+            guard += score_row(values, sparse, span, params, scale, factors)
             shrink = 1.0 - constants[state.SHRINK_RATE] * eta
             is_wiped = shrink < scaled.MIN_SHRINK
             if is_wiped:
-                if indices is None:
-                    scaled.clear(params, auxiliary, a, None, _ZERO, n_weights, n_outputs)
+                if sparse is None:
+                    scaled.clear(params, beside, a, None, (_ZERO, n_weights), n_outputs)
                 else:
-                    scaled.wipe(params, auxiliary, a, indices, was_wiped, *before, n_outputs, n_weights)
+                    scaled.wipe(params, beside, a, sparse, before, n_outputs)
                 scale = 1.0
             else:
                 scale *= shrink
-            was_wiped, before = is_wiped, (first, last)
+            before = is_wiped, span
             if scale < min_scale:
-                scaled.fold(params, auxiliary, scale, a, b, n_weights)
+                scaled.fold(params, beside, scale, a, b, n_weights)
                 scale, a, b = 1.0, 0.0, 1.0
             target = np.uint64(targets[i])
             loss_sum += loss_and_slopes(factors, target)
@@ -142,17 +134,17 @@ def run_softmax_rows(
                 params[n_weights + k] -= params.dtype.type(constants[state.INTERCEPT_RATE] * gain * slope)
                 step = -slope * (gain * inverse)
                 factors[k] = step
-                if indices is None:
-                    scaled.add_step(values, indices, first, last, params, auxiliary, k * n_features, step, a)
-            if indices is not None:
-                scaled.add_steps(values, indices, first, last, params, auxiliary, factors, a)
-            owed_total = scaled.owe(
-                indices, first, last, params, received, auxiliary, constants, owed_total, eta, scale, a, n_outputs
-            )
+                if sparse is None:
+                    scaled.add_step(values, sparse, span, params, beside, k * n_features, step, a)
+            if sparse is not None:
+                scaled.add_steps(values, sparse, span, params, beside, a)
+            if constants[state.L1_RATE] > 0.0:
+                owed_total += constants[state.L1_RATE] * eta
+                scaled.truncate_row(sparse, span, params, beside, owed_total, scale, a)
             if 0 < codes[state.AVERAGE] <= t:
-                n_averaged, a, b = scaled.join_average(params, auxiliary, n_weights, n_averaged, scale, a, b)
+                n_averaged, a, b = scaled.join_average(params, beside, n_weights, scale, (n_averaged, a, b))
             t += 1.0
-    scaled.fold(params, auxiliary, scale, a, b, n_weights)
+    scaled.fold(params, beside, scale, a, b, n_weights)
     counters[state.T], counters[state.N_AVERAGED], counters[state.L1_TOTAL] = t, n_averaged, owed_total
     counters[state.COUNTERS] += loss_sum
     state.count_rows(counters, stop - start, loss_sum, guard)
@@ -160,24 +152,18 @@ def run_softmax_rows(
 
 @leaf_kernel
 def gradient_softmax_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
     out: FloatVector,
     factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
+    steps: Steps,
     start: int,
     stop: int,
 ) -> None:
     """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out."""
+    values, index, targets, row_weights, class_weights = rows
+    counters, constants, codes, order = steps
     n_outputs, n_features = np.uint64(codes[state.N_OUTPUTS]), np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for j in range(np.uint64(out.shape[0])):
@@ -187,9 +173,9 @@ def gradient_softmax_rows(
     while at < stop:
         first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
-            ask_ahead(values, indices, indptr, index, i, n_features)
-            first, last = row_bounds(index, indptr, i, n_features)
-            guard += score_row(values, indices, first, last, params, n_features, 1.0, factors)
+            ask_ahead(values, sparse, index, i, n_features)
+            span = row_bounds(index, sparse, i, n_features)
+            guard += score_row(values, sparse, span, params, 1.0, factors)
             target = np.uint64(targets[i])
             loss_sum += loss_and_slopes(factors, target)
             weight = class_weights[0, target] * row_weights[i]
@@ -198,36 +184,31 @@ def gradient_softmax_rows(
                 factors[k] = slope
                 if constants[state.INTERCEPT_RATE] > 0.0:
                     out[n_weights + k] += out.dtype.type(slope)
-                if indices is None:
-                    add_row(values, indices, first, last, out, k * n_features, slope)
-            if indices is not None:
-                add_columns(values, indices, first, last, out, factors, 1.0)
+                if sparse is None:
+                    add_row(values, sparse, span, out, k * n_features, slope)
+            if sparse is not None:
+                add_columns(values, sparse, span, out, factors, 1.0)
     counters[state.COUNTERS] += loss_sum
     state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @kernel
 def evaluate_softmax_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
     scores: FloatVector,
     sums: FloatVector,
-    n_features: int,
     start: int,
     stop: int,
 ) -> None:
     """Add to `sums` what rows start..stop contribute; as `dsgd.kernels.sgd.evaluate_rows`."""
-    width = np.uint64(n_features)
+    values, index, targets, row_weights, class_weights = rows
+    width = np.uint64(params.shape[0]) // np.uint64(scores.shape[0]) - _ONE
     for i in range(np.uint64(start), np.uint64(stop)):
-        ask_ahead(values, indices, indptr, index, i, width)
-        first, last = row_bounds(index, indptr, i, width)
-        guard = score_row(values, indices, first, last, params, width, 1.0, scores)
+        ask_ahead(values, sparse, index, i, width)
+        span = row_bounds(index, sparse, i, width)
+        guard = score_row(values, sparse, span, params, 1.0, scores)
         target, weight, winner = np.uint64(targets[i]), float(row_weights[i]), _ZERO
         for k in range(_ONE, np.uint64(scores.shape[0])):
             if scores[k] > scores[winner]:

@@ -47,13 +47,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.losses import SQUARED_ERROR, loss_and_slope
-from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.kernels.rows import RowArrays
+from dsgd.types import FloatVector, IntMatrix, IntVector
 
 CONSTANT, OPTIMAL, INVSCALING, ADAPTIVE, PEGASOS, PER_EPOCH = range(6)
 
@@ -211,6 +212,12 @@ CONSTANTS = 11
 LOSS, SCHEDULE, N_OUTPUTS, N_FEATURES, AVERAGE = range(5)
 CODES = 5
 
+#: Counters, constants, codes, and the order in which an epoch walks the rows (`dsgd.kernels.order`).
+Steps: TypeAlias = tuple[FloatVector, FloatVector, IntVector, IntMatrix]
+
+#: The averaged model, the L1 penalty that each weight has received, and scratch for a number of each output.
+Beside: TypeAlias = tuple[FloatVector, FloatVector, FloatVector]
+
 
 def is_plain(constants: FloatVector, codes: IntVector) -> bool:
     """Return whether steps need only what the commonest do: most of what kernels could do need not be compiled then."""
@@ -232,35 +239,20 @@ def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t:
 @scalar
 def plain_rate(counters: FloatVector, constants: FloatVector, codes: IntVector, t: float) -> float:
     """Return the learning rate of step `t` where rates are no cycle."""
-    rate: float = learning_rate(
-        codes[SCHEDULE],
-        t,
-        counters[EPOCH],
-        constants[ALPHA],
-        constants[ETA0] * counters[ETA_SCALE],
-        constants[POWER_T],
-        constants[T0],
-    )
+    schedule, eta0 = codes[SCHEDULE], constants[ETA0] * counters[ETA_SCALE]
+    rate: float = learning_rate(schedule, t, counters[EPOCH], constants[ALPHA], eta0, constants[POWER_T], constants[T0])
     rate *= counters[RATE_FACTOR]
     return rate
 
 
 @scalar
-def loss_of_output(
-    targets: FloatVector,
-    class_weights: FloatMatrix,
-    constants: FloatVector,
-    codes: IntVector,
-    row: np.uint64,
-    k: np.uint64,
-    p: float,
-) -> tuple[float, float, float]:
+def loss_of_output(rows: RowArrays, steps: Steps, row: np.uint64, k: np.uint64, p: float) -> tuple[float, float, float]:
     """Return loss and slope of an output that predicts p for a row, and the weight of the row's class in it."""
-    y = float(targets[row])
+    (_, constants, codes, _), y = steps, float(rows[2][row])
     if codes[N_OUTPUTS] > 1:
         y = 1.0 if y == k else -1.0
     loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
-    return loss, slope, class_weights[0 if y > 0.0 else 1, k]
+    return loss, slope, rows[4][0 if y > 0.0 else 1, k]
 
 
 @scalar

@@ -18,7 +18,7 @@ order that is written.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -36,7 +36,8 @@ from dsgd.kernels.lanes import (
     zeros,
     zeros_pair,
 )
-from dsgd.types import FloatVector, IndexVector, PointerVector
+from dsgd.kernels.rows import Span, Sparse
+from dsgd.types import FloatVector, PointerVector
 
 #: Columns of a panel, and rows of a block.
 WIDTH = 32
@@ -56,22 +57,20 @@ _FIVE = np.uint64(5)
 _SIX = np.uint64(6)
 _SEVEN = np.uint64(7)
 
+#: Entries of dense rows, some of the rows, and how many columns they have.
+Block: TypeAlias = tuple[FloatVector, PointerVector, np.uint64]
+
+#: Weights of all columns of a panel, scratch for a block of rows, and how many columns are computed.
+Panel: TypeAlias = tuple[FloatVector, FloatVector, np.uint64]
+
 _in_order = inlined({"contract"})
 _any_order = inlined({"reassoc", "contract"})
 
 
 @_in_order
-def predict_row(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    place: np.uint64,
-    width: np.uint64,
-) -> None:
-    """Write the inner products of one row, entries first..last, with all columns to a place of `scratch`."""
+def predict_row(values: FloatVector, sparse: Sparse | None, span: Span, panel: Panel, place: np.uint64) -> None:
+    """Write the inner products of one row with all columns to a place of the scratch."""
+    (weights, scratch, width), (first, last) = panel, span
     lanes = np.uint64(LANE_BYTES // weights.itemsize)
     c = _ZERO
     while c < width:
@@ -79,15 +78,15 @@ def predict_row(
         u0 = u1 = u2 = u3 = zeros(weights)
         j = first
         while j + _FOUR <= last:
-            w0, w1 = _feature(indices, first, j) * _W, _feature(indices, first, j + _ONE) * _W
-            w2, w3 = _feature(indices, first, j + _TWO) * _W, _feature(indices, first, j + _THREE) * _W
+            w0, w1 = _feature(sparse, first, j) * _W, _feature(sparse, first, j + _ONE) * _W
+            w2, w3 = _feature(sparse, first, j + _TWO) * _W, _feature(sparse, first, j + _THREE) * _W
             u0 = multiply_add(values[j], load(weights, w0 + c), u0)
             u1 = multiply_add(values[j + _ONE], load(weights, w1 + c), u1)
             u2 = multiply_add(values[j + _TWO], load(weights, w2 + c), u2)
             u3 = multiply_add(values[j + _THREE], load(weights, w3 + c), u3)
             j += _FOUR
         while j < last:
-            u0 = multiply_add(values[j], load(weights, _feature(indices, first, j) * _W + c), u0)
+            u0 = multiply_add(values[j], load(weights, _feature(sparse, first, j) * _W + c), u0)
             j += _ONE
         one = weights.dtype.type(1)
         store(scratch, place + c, multiply_add(one, multiply_add(one, u0, u1), multiply_add(one, u2, u3)))
@@ -95,16 +94,9 @@ def predict_row(
 
 
 @_in_order
-def _predict_four(
-    values: FloatVector,
-    rows: PointerVector,
-    r: np.uint64,
-    d: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    width: np.uint64,
-) -> None:
-    """Write the inner products of four dense rows of a block, from the one at r on, with all columns to `scratch`."""
+def _predict_four(block: Block, r: np.uint64, panel: Panel) -> None:
+    """Write the inner products of four dense rows of a block, from the one at r on, with all columns to the scratch."""
+    (values, rows, d), (weights, scratch, width) = block, panel
     lanes = np.uint64(LANE_BYTES // weights.itemsize)
     x0, x1, x2, x3 = rows[r] * d, rows[r + _ONE] * d, rows[r + _TWO] * d, rows[r + _THREE] * d
     c = _ZERO
@@ -128,14 +120,8 @@ def _eight_rows(load: Callable[..., Any], zeros: Callable[..., Any]) -> tuple[An
     """Return how a block of eight rows is visited, one value, or pair, of columns at a time: predict, and add."""
 
     @_in_order
-    def predict(
-        values: FloatVector,
-        rows: PointerVector,
-        d: np.uint64,
-        weights: FloatVector,
-        scratch: FloatVector,
-        c: np.uint64,
-    ) -> None:
+    def predict(block: Block, panel: Panel, c: np.uint64) -> None:
+        (values, rows, d), (weights, scratch, _) = block, panel
         x0, x1, x2, x3 = rows[_ZERO] * d, rows[_ONE] * d, rows[_TWO] * d, rows[_THREE] * d
         x4, x5, x6, x7 = rows[_FOUR] * d, rows[_FIVE] * d, rows[_SIX] * d, rows[_SEVEN] * d
         u0 = u1 = u2 = u3 = u4 = u5 = u6 = u7 = zeros(weights)
@@ -159,14 +145,8 @@ def _eight_rows(load: Callable[..., Any], zeros: Callable[..., Any]) -> tuple[An
         store(scratch, c + _SEVEN * _W, u7)
 
     @_in_order
-    def add(
-        values: FloatVector,
-        rows: PointerVector,
-        d: np.uint64,
-        weights: FloatVector,
-        scratch: FloatVector,
-        c: np.uint64,
-    ) -> None:
+    def add(block: Block, panel: Panel, c: np.uint64) -> None:
+        (values, rows, d), (weights, scratch, _) = block, panel
         x0, x1, x2, x3 = rows[_ZERO] * d, rows[_ONE] * d, rows[_TWO] * d, rows[_THREE] * d
         x4, x5, x6, x7 = rows[_FOUR] * d, rows[_FIVE] * d, rows[_SIX] * d, rows[_SEVEN] * d
         s = STEPS + c
@@ -191,52 +171,38 @@ _predict_eight_pair, _add_eight_pair = _eight_rows(load_pair, zeros_pair)
 
 
 @_in_order
-def predict_dense(
-    values: FloatVector,
-    rows: PointerVector,
-    n: np.uint64,
-    d: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    width: np.uint64,
-) -> None:
-    """Write the inner products of n dense rows with all columns to the front of `scratch`."""
+def predict_dense(block: Block, n: np.uint64, panel: Panel) -> None:
+    """Write the inner products of n dense rows with all columns to the front of the scratch."""
+    (values, rows, d), (weights, _, width) = block, panel
     if n == _ROWS and has_many_registers():
         lanes, c = np.uint64(LANE_BYTES // weights.itemsize), _ZERO
         while c + lanes < width:
-            _predict_eight_pair(values, rows, d, weights, scratch, c)
+            _predict_eight_pair(block, panel, c)
             c += _TWO * lanes
         if c < width:
-            _predict_eight(values, rows, d, weights, scratch, c)
+            _predict_eight(block, panel, c)
         return
     r = _ZERO
     while r + _FOUR <= n:
-        _predict_four(values, rows, r, d, weights, scratch, width)
+        _predict_four(block, r, panel)
         r += _FOUR
     while r < n:
-        predict_row(values, None, rows[r] * d, (rows[r] + _ONE) * d, weights, scratch, r * _W, width)
+        predict_row(values, None, (rows[r] * d, (rows[r] + _ONE) * d), panel, r * _W)
         r += _ONE
 
 
 @_in_order
-def add_dense(
-    values: FloatVector,
-    rows: PointerVector,
-    n: np.uint64,
-    d: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    width: np.uint64,
-) -> None:
+def add_dense(block: Block, n: np.uint64, panel: Panel) -> None:
     """Add n dense rows, times the steps of each column, to the weights."""
+    (values, rows, d), (weights, scratch, width) = block, panel
     lanes = np.uint64(LANE_BYTES // weights.itemsize)
     if n == _ROWS and has_many_registers():
         c = _ZERO
         while c + lanes < width:
-            _add_eight_pair(values, rows, d, weights, scratch, c)
+            _add_eight_pair(block, panel, c)
             c += _TWO * lanes
         if c < width:
-            _add_eight(values, rows, d, weights, scratch, c)
+            _add_eight(block, panel, c)
         return
     r = _ZERO
     while r + _FOUR <= n:
@@ -254,41 +220,34 @@ def add_dense(
             c += lanes
         r += _FOUR
     while r < n:
-        add_row(values, None, rows[r] * d, (rows[r] + _ONE) * d, weights, scratch, STEPS + r * _W, width)
+        add_row(values, None, (rows[r] * d, (rows[r] + _ONE) * d), panel, STEPS + r * _W)
         r += _ONE
 
 
 @_in_order
-def add_row(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    scratch: FloatVector,
-    place: np.uint64,
-    width: np.uint64,
-) -> None:
-    """Add one row, entries first..last, times the steps at a place of `scratch`, to the weights."""
+def add_row(values: FloatVector, sparse: Sparse | None, span: Span, panel: Panel, place: np.uint64) -> None:
+    """Add one row, times the steps at a place of the scratch, to the weights."""
+    (weights, scratch, width), (first, last) = panel, span
     lanes = np.uint64(LANE_BYTES // weights.itemsize)
     c = _ZERO
     while c < width:
         s = load(scratch, place + c)
         for j in range(first, last):
-            w = _feature(indices, first, j) * _W + c
+            w = _feature(sparse, first, j) * _W + c
             store(weights, w, multiply_add(values[j], s, load(weights, w)))
         c += lanes
 
 
 @_in_order
-def _feature(indices: IndexVector | None, first: np.uint64, j: np.uint64) -> np.uint64:
+def _feature(sparse: Sparse | None, first: np.uint64, j: np.uint64) -> np.uint64:
     """Return the feature of entry j of a row that begins at `first`."""
-    return j - first if indices is None else np.uint64(indices[j])
+    return j - first if sparse is None else np.uint64(sparse[0][j])
 
 
 @_any_order
-def _multiply_loops(values: FloatVector, rows: PointerVector, n: np.uint64, d: np.uint64, scratch: FloatVector) -> None:
+def _multiply_loops(block: Block, n: np.uint64, scratch: FloatVector) -> None:
     """Do what `multiply_rows` does, four products in a loop at a time."""
+    values, rows, d = block
     zero = values.dtype.type(0)
     for r in range(_ONE, n):
         x, g = rows[r] * d, GRAM + r * _ROWS
@@ -313,8 +272,9 @@ def _multiply_loops(values: FloatVector, rows: PointerVector, n: np.uint64, d: n
 
 
 @_in_order
-def _multiply_square(values: FloatVector, rows: PointerVector, d: np.uint64, scratch: FloatVector) -> None:
+def _multiply_square(block: Block, scratch: FloatVector) -> None:
     """Write the inner products of each of the last four rows of eight with the first four."""
+    values, rows, d = block
     lanes = np.uint64(LANE_BYTES // values.itemsize)
     x0, x1, x2, x3 = rows[_ZERO] * d, rows[_ONE] * d, rows[_TWO] * d, rows[_THREE] * d
     x4, x5, x6, x7 = rows[_FOUR] * d, rows[_FIVE] * d, rows[_SIX] * d, rows[_SEVEN] * d
@@ -350,10 +310,9 @@ def _multiply_square(values: FloatVector, rows: PointerVector, d: np.uint64, scr
 
 
 @_in_order
-def _multiply_triangle(
-    values: FloatVector, rows: PointerVector, r: np.uint64, d: np.uint64, scratch: FloatVector
-) -> None:
+def _multiply_triangle(block: Block, r: np.uint64, scratch: FloatVector) -> None:
     """Write the inner products of four rows, from the one at r on, with each other."""
+    values, rows, d = block
     lanes = np.uint64(LANE_BYTES // values.itemsize)
     x0, x1, x2, x3 = rows[r] * d, rows[r + _ONE] * d, rows[r + _TWO] * d, rows[r + _THREE] * d
     g10 = g20 = g21 = g30 = g31 = g32 = zeros(values)
@@ -389,11 +348,11 @@ def _write_four(scratch: FloatVector, g: np.uint64, a: Any, b: Any, c: Any, e: A
 
 
 @_in_order
-def multiply_rows(values: FloatVector, rows: PointerVector, n: np.uint64, d: np.uint64, scratch: FloatVector) -> None:
+def multiply_rows(block: Block, n: np.uint64, scratch: FloatVector) -> None:
     """Write the inner products of each of n dense rows with those before it."""
-    if n == _ROWS and has_many_registers() and d >= np.uint64(LANE_BYTES // values.itemsize):
-        _multiply_triangle(values, rows, _ZERO, d, scratch)
-        _multiply_square(values, rows, d, scratch)
-        _multiply_triangle(values, rows, _FOUR, d, scratch)
+    if n == _ROWS and has_many_registers() and block[2] >= np.uint64(LANE_BYTES // scratch.itemsize):
+        _multiply_triangle(block, _ZERO, scratch)
+        _multiply_square(block, scratch)
+        _multiply_triangle(block, _FOUR, scratch)
     else:
-        _multiply_loops(values, rows, n, d, scratch)
+        _multiply_loops(block, n, scratch)

@@ -27,47 +27,56 @@ Source: Defazio, Bach and Lacoste-Julien 2014 (SAGA; section 4 on lazy updates);
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from dsgd.kernels import state
 from dsgd.kernels.importance import AHEAD, any_row, ask_for, walk_rows
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.order import draw, mix64
-from dsgd.kernels.rows import add_columns, add_row, row_bounds, row_dot, row_square, score_columns
+from dsgd.kernels.rows import (
+    RowArrays,
+    Span,
+    Sparse,
+    add_columns,
+    add_row,
+    row_bounds,
+    row_dot,
+    row_square,
+    score_columns,
+)
 from dsgd.kernels.scaled import MIN_SCALE
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector, WordVector
+from dsgd.kernels.state import Steps
+from dsgd.types import FloatVector, IndexVector, WordVector
+
+#: What is remembered of rows; see `run_reduced`.
+Kept: TypeAlias = tuple[FloatVector, FloatVector, FloatVector, WordVector, np.uint64, float]
 
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 
 
 @scalar
-def next_rows(
-    order: IntMatrix, key: np.uint64, counters: FloatVector, refresh: float, rows: WordVector, start: int, stop: int
-) -> None:
-    """Write into `rows` the rows of the places start..stop: drawn for SAGA, those of the walk for SVRG."""
+def next_rows(kept: Kept, steps: Steps, start: int, stop: int) -> None:
+    """Write into the scratch the rows of the places start..stop: drawn for SAGA, those of the walk for SVRG."""
+    counters, order, chosen, key, refresh = steps[0], steps[3], kept[3], kept[4], kept[5]
     if refresh > 0.0:
         stream, n_rows = draw(mix64(key), np.uint64(counters[state.EPOCH])), order[0, order.shape[1] - 1]
         for j in range(np.uint64(stop - start)):
-            rows[j] = any_row(draw(stream, np.uint64(start) + j), n_rows)
+            chosen[j] = any_row(draw(stream, np.uint64(start) + j), n_rows)
     else:
-        walk_rows(order, rows, start, stop)
+        walk_rows(order, chosen, start, stop)
 
 
 @scalar
 def catch_up(
-    indices: IndexVector,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    mean: FloatVector,
-    reached: FloatVector,
-    now: float,
-    n_outputs: np.uint64,
+    sparse: Sparse, span: Span, weights: FloatVector, mean: FloatVector, reached: FloatVector, now: float
 ) -> None:
     """Subtract from the weights of the columns of a row what of the mean they lack."""
-    for j in range(first, last):
-        column = np.uint64(indices[j])
+    n_outputs = np.uint64(weights.shape[0]) // np.uint64(reached.shape[0] + 1)
+    for j in range(span[0], span[1]):
+        column = np.uint64(sparse[0][j])
         lag = now - reached[column]
         if lag != 0.0:
             for k in range(column * n_outputs, (column + _ONE) * n_outputs):
@@ -87,117 +96,60 @@ def catch_up_all(
         reached[column] = 0.0
 
 
-@scalar
-def step_dense(
-    values: FloatVector,
-    first: np.uint64,
-    n_features: np.uint64,
-    weights: FloatVector,
-    mean: FloatVector,
-    base: np.uint64,
-    shrink: float,
-    eta: float,
-    change: float,
-    refresh: float,
-) -> None:
-    """Take a step on all weights of an output, and move the mean along, by `refresh` times the change of the slope."""
-    for j in range(n_features):
-        value = change * values[first + j]
-        weights[base + j] = weights.dtype.type(shrink * weights[base + j] - eta * (value + mean[base + j]))
-        mean[base + j] += refresh * value
-
-
-@scalar
-def step_sparse(
-    values: FloatVector,
-    indices: IndexVector,
-    first: np.uint64,
-    last: np.uint64,
-    weights: FloatVector,
-    mean: FloatVector,
-    reached: FloatVector,
-    now: float,
-    factors: FloatVector,
-    step: float,
-    refresh: float,
-) -> None:
-    """Do what `step_dense` does in the columns of a row, for all outputs, whose changes are in `factors`."""
-    n_outputs = np.uint64(factors.shape[0])
-    for j in range(first, last):
-        column = np.uint64(indices[j])
-        base = column * n_outputs
-        for k in range(n_outputs):
-            value = values[j] * float(factors[k])
-            weights[base + k] -= weights.dtype.type(step * (value + mean[base + k]))
-            mean[base + k] += refresh * value
-        reached[column] = now
-
-
 @leaf_kernel
 def run_reduced(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
     factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
-    slopes: FloatVector,
-    mean: FloatVector,
-    reached: FloatVector,
-    rows: WordVector,
-    key: np.uint64,
-    refresh: float,
+    steps: Steps,
+    kept: Kept,
     start: int,
     stop: int,
 ) -> None:
     """Take one step on each of the rows at the places start..stop, in order, for all outputs.
 
-    - `slopes`, shape (n_rows * n_outputs,): y of each row, updated in place by SAGA.
-    - `mean`, shape (n_params,): m, updated in place by SAGA; laid out as the parameters.
-    - `reached`, shape (n_features,) or (0,): up to which sum of steps the weights of each column have the mean;
-      zeros between calls. Of sparse rows.
-    - `refresh`: one over the number of rows that m is the mean of, for SAGA; 0 for SVRG.
+    - `kept`: y of each row, shape (n_rows * n_outputs,), and m, shape (n_params,), laid out as the parameters, both
+      updated in place by SAGA; of sparse rows, up to which sum of steps the weights of each column have the mean, shape
+      (n_features,), zeros between calls; scratch for rows; the stream of draws; one over the number of rows that m is
+      the mean of, for SAGA, 0 for SVRG.
     """
+    values, index, _, row_weights, _ = rows
+    counters, constants, codes, _ = steps
+    slopes, mean, reached, chosen, _, refresh = kept
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     dtype = params.dtype.type
     loss_sum, guard, scale, now = 0.0, 0.0, 1.0, 0.0
-    is_wide = indices is not None and n_outputs > _ONE
+    is_wide = sparse is not None and n_outputs > _ONE
     eta = state.rate_now(counters, constants, codes, counters[state.T])
     shrink = 1.0 - constants[state.SHRINK_RATE] * eta
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
-        next_rows(order, key, counters, refresh, rows, at, end)
+        next_rows(kept, steps, at, end)
         if refresh > 0.0:
-            ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
+            ask_for(rows, sparse, n_features, chosen, n_chosen)
         for j in range(n_chosen):
-            i = rows[j]
-            first, last = row_bounds(index, indptr, i, n_features)
+            i = chosen[j]
+            span = row_bounds(index, sparse, i, n_features)
             score_scale = scale
-            if indices is not None:
-                catch_up(indices, first, last, params, mean, reached, now, n_outputs)
+            if sparse is not None:
+                catch_up(sparse, span, params, mean, reached, now)
                 if is_wide:
-                    score_columns(values, indices, first, last, params, factors)
+                    score_columns(values, sparse, span, params, factors)
                 else:
-                    factors[0] = row_dot(values, indices, first, last, params, _ZERO)
+                    factors[0] = row_dot(values, sparse, span, params, _ZERO)
                 scale *= shrink
                 now += eta / scale
             for k in range(n_outputs):
                 base = k * n_features
-                if indices is None:
-                    p = float(row_dot(values, indices, first, last, params, base)) + params[n_weights + k]
+                if sparse is None:
+                    p = float(row_dot(values, sparse, span, params, base)) + params[n_weights + k]
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
-                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(rows, steps, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(state.COUNTERS) + k] += loss
                 guard += p * 0.0
@@ -207,16 +159,26 @@ def run_reduced(
                 mean[n_weights + k] += refresh * change
                 if refresh > 0.0:
                     slopes[i * n_outputs + k] = slope
-                if indices is None:
-                    step_dense(values, first, n_features, params, mean, base, shrink, eta, change, refresh)
+                if sparse is None:
+                    for m in range(n_features):
+                        value = change * values[span[0] + m]
+                        step = eta * (value + mean[base + m])
+                        params[base + m] = dtype(shrink * params[base + m] - step)
+                        mean[base + m] += refresh * value
                 else:
                     factors[k] = change
-            if indices is not None:
-                step_sparse(values, indices, first, last, params, mean, reached, now, factors, eta / scale, refresh)
+            if sparse is not None:
+                for m in range(span[0], span[1]):
+                    column = np.uint64(sparse[0][m])
+                    for k in range(n_outputs):
+                        value, place = values[m] * float(factors[k]), column * n_outputs + k
+                        params[place] -= dtype(eta / scale * (value + mean[place]))
+                        mean[place] += refresh * value
+                    reached[column] = now
                 if scale < MIN_SCALE:
                     catch_up_all(params, mean, reached, now, scale, n_outputs)
                     scale, now = 1.0, 0.0
-    if indices is not None:
+    if sparse is not None:
         catch_up_all(params, mean, reached, now, scale, n_outputs)
     counters[state.T] += stop - start
     state.count_rows(counters, stop - start, loss_sum, guard)
@@ -224,51 +186,43 @@ def run_reduced(
 
 @leaf_kernel
 def gradient_reduced(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
     out: FloatVector,
     factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
-    slopes: FloatVector,
-    rows: WordVector,
-    key: np.uint64,
-    refresh: float,
+    steps: Steps,
+    kept: Kept,
     start: int,
     stop: int,
 ) -> None:
     """Write into `out` the sum of ``(s_i - y_i) x_i`` over some rows."""
+    values, index, _, row_weights, _ = rows
+    counters, constants, codes, _ = steps
+    slopes, _, _, chosen, _, refresh = kept
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for j in range(np.uint64(out.shape[0])):
         out[j] = 0.0
     loss_sum, guard = 0.0, 0.0
-    is_wide = indices is not None and n_outputs > _ONE
+    is_wide = sparse is not None and n_outputs > _ONE
     for at in range(start, stop, AHEAD):
         end = min(stop, at + AHEAD)
         n_chosen = np.uint64(end - at)
-        next_rows(order, key, counters, refresh, rows, at, end)
+        next_rows(kept, steps, at, end)
         if refresh > 0.0:
-            ask_for(values, indices, indptr, index, targets, row_weights, n_features, rows, n_chosen)
+            ask_for(rows, sparse, n_features, chosen, n_chosen)
         for j in range(n_chosen):
-            i = rows[j]
-            first, last = row_bounds(index, indptr, i, n_features)
-            if indices is not None and is_wide:
-                score_columns(values, indices, first, last, params, factors)
+            i = chosen[j]
+            span = row_bounds(index, sparse, i, n_features)
+            if sparse is not None and is_wide:
+                score_columns(values, sparse, span, params, factors)
             for k in range(n_outputs):
                 base = k * n_features
-                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
+                dot = factors[k] if is_wide else row_dot(values, sparse, span, params, base)
                 p = float(dot) + params[n_weights + k]
-                loss, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
+                loss, slope, class_weight = state.loss_of_output(rows, steps, i, k, p)
                 loss_sum += loss
                 counters[np.uint64(state.COUNTERS) + k] += loss
                 guard += p * 0.0
@@ -281,44 +235,40 @@ def gradient_reduced(
                 if is_wide:
                     factors[k] = change
                 else:
-                    add_row(values, indices, first, last, out, base, change)
-            if indices is not None and is_wide:
-                add_columns(values, indices, first, last, out, factors, 1.0)
+                    add_row(values, sparse, span, out, base, change)
+            if sparse is not None and is_wide:
+                add_columns(values, sparse, span, out, factors, 1.0)
     state.count_rows(counters, stop - start, loss_sum, guard)
 
 
 @kernel
 def remember_slopes(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    index: IndexVector,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
+    rows: RowArrays,
+    sparse: Sparse | None,
     params: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
+    steps: Steps,
     slopes: FloatVector,
     sums: FloatVector,
     start: int,
     stop: int,
 ) -> None:
     """Remember the slopes of rows start..stop at a model, and add their gradients to `sums`."""
+    values, index, _, row_weights, _ = rows
+    _, constants, codes, _ = steps
     n_outputs = np.uint64(codes[state.N_OUTPUTS])
     n_features = np.uint64(codes[state.N_FEATURES])
     n_weights = n_outputs * n_features
     for i in range(np.uint64(start), np.uint64(stop)):
-        first, last = row_bounds(index, indptr, i, n_features)
+        first, last = row_bounds(index, sparse, i, n_features)
         for k in range(n_outputs):
             p = float(params[n_weights + k])
             for j in range(first, last):
-                if indices is None:
+                if sparse is None:
                     place = k * n_features + (j - first)
                 else:
-                    place = np.uint64(indices[j]) * n_outputs + k
+                    place = np.uint64(sparse[0][j]) * n_outputs + k
                 p += float(values[j]) * params[place]
-            _, slope, class_weight = state.loss_of_output(targets, class_weights, constants, codes, i, k, p)
+            _, slope, class_weight = state.loss_of_output(rows, steps, i, k, p)
             slope *= class_weight * row_weights[i]
             slopes[i * n_outputs + k] = slope
             # As it is remembered: the mean must be that of what is.
@@ -326,17 +276,17 @@ def remember_slopes(
             if constants[state.INTERCEPT_RATE] > 0.0:
                 sums[n_weights + k] += slope
             for j in range(first, last):
-                if indices is None:
+                if sparse is None:
                     place = k * n_features + (j - first)
                 else:
-                    place = np.uint64(indices[j]) * n_outputs + k
+                    place = np.uint64(sparse[0][j]) * n_outputs + k
                 sums[place] += slope * values[j]
 
 
 @kernel
 def largest_square(
     values: FloatVector,
-    indptr: PointerVector | None,
+    sparse: Sparse | None,
     index: IndexVector,
     row_weights: FloatVector,
     n_features: int,
@@ -345,8 +295,8 @@ def largest_square(
     """Return the largest of ``weight (|x|^2 + beside)`` over all rows, and the sum of the others; 0 without rows."""
     largest, others, width = 0.0, 0.0, np.uint64(n_features)
     for i in range(np.uint64(row_weights.shape[0])):
-        first, last = row_bounds(index, indptr, i, width)
-        square = row_weights[i] * (float(row_square(values, first, last)) + beside)
+        span = row_bounds(index, sparse, i, width)
+        square = row_weights[i] * (float(row_square(values, span)) + beside)
         others += min(square, largest)
         largest = max(largest, square)
     return largest, others

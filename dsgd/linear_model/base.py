@@ -207,14 +207,18 @@ class AbstractLinearModel(AbstractLinearEstimator):
         """Set the fitted attributes, and warn if the gap is not reached."""
         self.coef_, self.intercept_ = solution.weights, solution.intercept
         self.n_iter_, self.dual_gap_ = solution.n_iter + 1, solution.gap
-        if not solution.gap <= tol:  # nor where rows are so large that it is no number
+        self._warn_unless(solution.gap, tol)
+        return solution
+
+    def _warn_unless(self, gap: float, tol: float) -> None:
+        """Warn if the gap is not reached, nor where rows are so large that it is no number; accelerated fits refuse."""
+        if not gap <= tol:
             warn_user(
-                f"{type(self).__name__} stopped after {self.n_iter_} iterations at a duality gap of "
-                f"{solution.gap:.3g}, above the {tol:.3g} that tol asks for: the objective is within that of its "
-                "minimum. Increase max_iter, scale the features, or penalise more.",
+                f"{type(self).__name__} stopped after {self.n_iter_} iterations at a duality gap of {gap:.3g}, above "
+                f"the {tol:.3g} that tol asks for: the objective is within that of its minimum. Increase max_iter, "
+                "scale the features, or penalise more.",
                 ConvergenceWarning,
             )
-        return solution
 
 
 @inherit_method_docs

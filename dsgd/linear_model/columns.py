@@ -25,11 +25,14 @@ import scipy.sparse as sp
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError
 from dsgd.kernels.jit import inlined, kernel
+from dsgd.kernels.rows import Span
 from dsgd.kernels.scaled import soft_threshold, violation
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 #: Entries, their rows or None, and where each column starts and the last one ends.
 ColumnArrays: TypeAlias = tuple[FloatVector, AnyArray | None, AnyArray]
+#: Second derivatives of losses, means of columns, curvatures, gradient and weights of chosen ones.
+ColumnModel: TypeAlias = tuple[FloatVector, FloatVector, FloatVector, FloatVector, FloatVector]
 _any_order = inlined({"reassoc", "contract"})
 
 #: Entries of the block of rows that a Gram matrix is added up from; half of a second-level cache.
@@ -180,59 +183,53 @@ def _transpose(rows: FloatMatrix, centres: FloatVector, out: FloatMatrix) -> Non
 # `rows` is an argument of these, so that Numba compiles only the branch that is taken; loops go over slices and from
 # zero, so that it knows that no index is negative.
 @_any_order
-def _dot(values: FloatVector, rows: AnyArray | None, first: int, last: int, duals: FloatVector) -> float:
-    entries, total = values[first:last], 0.0
+def _dot(values: FloatVector, rows: AnyArray | None, span: Span, duals: FloatVector) -> float:
+    entries, total = values[span[0] : span[1]], 0.0
     if rows is None:
         for i in range(entries.shape[0]):
             total += entries[i] * duals[i]
     else:
-        places = rows[first:last]
+        places = rows[span[0] : span[1]]
         for j in range(entries.shape[0]):
             total += entries[j] * duals[np.uint32(places[j])]
     return total
 
 
 @_any_order
-def _square(values: FloatVector, rows: AnyArray | None, first: int, last: int, factors: FloatVector) -> float:
-    entries, total = values[first:last], 0.0
+def _square(values: FloatVector, rows: AnyArray | None, span: Span, factors: FloatVector) -> float:
+    entries, total = values[span[0] : span[1]], 0.0
     if rows is None:
         for i in range(entries.shape[0]):
             total += factors[i] * entries[i] * entries[i]
     else:
-        places = rows[first:last]
+        places = rows[span[0] : span[1]]
         for j in range(entries.shape[0]):
             total += factors[np.uint32(places[j])] * entries[j] * entries[j]
     return total
 
 
 @_any_order
-def _add(values: FloatVector, rows: AnyArray | None, first: int, last: int, weight: float, out: FloatVector) -> None:
-    entries = values[first:last]
+def _add(values: FloatVector, rows: AnyArray | None, span: Span, weight: float, out: FloatVector) -> None:
+    entries = values[span[0] : span[1]]
     if rows is None:
         for i in range(entries.shape[0]):
             out[i] += weight * entries[i]
     else:
-        places = rows[first:last]
+        places = rows[span[0] : span[1]]
         for j in range(entries.shape[0]):
             out[np.uint32(places[j])] += weight * entries[j]
 
 
 @_any_order
 def _add_scaled(
-    values: FloatVector,
-    rows: AnyArray | None,
-    first: int,
-    last: int,
-    weight: float,
-    factors: FloatVector,
-    out: FloatVector,
+    values: FloatVector, rows: AnyArray | None, span: Span, weight: float, factors: FloatVector, out: FloatVector
 ) -> None:
-    entries = values[first:last]
+    entries = values[span[0] : span[1]]
     if rows is None:
         for i in range(entries.shape[0]):
             out[i] += weight * factors[i] * entries[i]
     else:
-        places = rows[first:last]
+        places = rows[span[0] : span[1]]
         for j in range(entries.shape[0]):
             row = np.uint32(places[j])
             out[row] += weight * factors[row] * entries[j]
@@ -242,21 +239,21 @@ def _add_scaled(
 def _multiply_columns(columns: ColumnArrays, chosen: IntVector, duals: FloatVector, out: FloatVector) -> None:
     values, rows, bounds = columns
     for k in range(chosen.shape[0]):
-        out[k] = _dot(values, rows, bounds[chosen[k]], bounds[chosen[k] + 1], duals)
+        out[k] = _dot(values, rows, (bounds[chosen[k]], bounds[chosen[k] + 1]), duals)
 
 
 @kernel
 def _add_columns(columns: ColumnArrays, chosen: IntVector, weights: FloatVector, out: FloatVector) -> None:
     values, rows, bounds = columns
     for k in range(chosen.shape[0]):
-        _add(values, rows, bounds[chosen[k]], bounds[chosen[k] + 1], weights[k], out)
+        _add(values, rows, (bounds[chosen[k]], bounds[chosen[k] + 1]), weights[k], out)
 
 
 @kernel
 def _square_columns(columns: ColumnArrays, factors: FloatVector, out: FloatVector) -> None:
     values, rows, bounds = columns
     for k in range(out.shape[0]):
-        out[k] = _square(values, rows, bounds[k], bounds[k + 1], factors)
+        out[k] = _square(values, rows, (bounds[k], bounds[k + 1]), factors)
 
 
 @kernel
@@ -324,7 +321,7 @@ def _extrapolate(
     table, shares, trace = np.empty((depth, depth)), np.ones(depth), 0.0
     for a in range(depth):
         for b in range(depth):
-            table[a, b] = _dot(changes[a], None, 0, size, changes[b])
+            table[a, b] = _dot(changes[a], None, (0, size), changes[b])
         trace += table[a, a]
     for a in range(depth):
         table[a, a] += _RIDGE * trace
@@ -388,24 +385,14 @@ def descend_gram(
 
 @kernel
 def descend_columns(
-    columns: ColumnArrays,
-    chosen: IntVector,
-    factors: FloatVector,
-    means: FloatVector,
-    curvatures: FloatVector,
-    slopes: FloatVector,
-    weights: FloatVector,
-    penalties: tuple[float, float],
-    n_passes: int,
-    goal: float,
+    columns: ColumnArrays, chosen: IntVector, model: ColumnModel, l1: float, l2: float, n_passes: int, goal: float
 ) -> float:
     """Do what `descend_gram` does where the matrix would be too large: by passes over the columns.
 
     ``slopes`` is the gradient at the start, and is not updated. The change of the scores, weighted by `factors`, is
     kept for uncentred columns; centring takes the sum of means times changes off all of its entries at once.
     """
-    values, rows, bounds = columns
-    l1, l2 = penalties
+    (values, rows, bounds), (factors, means, curvatures, slopes, weights) = columns, model
     moved = np.zeros(factors.shape[0])
     start = weights.copy()
     mass, shift, worst = factors.sum(), 0.0, 0.0
@@ -413,9 +400,9 @@ def descend_columns(
         worst = 0.0
         for k in range(chosen.shape[0]):
             old, curvature = weights[k], curvatures[k]
-            first, last = bounds[chosen[k]], bounds[chosen[k] + 1]
+            span = bounds[chosen[k]], bounds[chosen[k] + 1]
             slope = slopes[k] + l2 * (old - start[k]) - shift * mass * means[k]
-            slope += _dot(values, rows, first, last, moved)
+            slope += _dot(values, rows, span, moved)
             excess = violation(slope, old, l1)
             if excess <= 0.0 or curvature <= 0.0:
                 continue
@@ -425,7 +412,7 @@ def descend_columns(
             if change != 0.0:
                 weights[k] = new
                 shift += change * means[k]
-                _add_scaled(values, rows, first, last, change, factors, moved)
+                _add_scaled(values, rows, span, change, factors, moved)
         if worst <= goal:
             break
     return worst

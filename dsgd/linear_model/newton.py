@@ -486,10 +486,8 @@ def _minimise(
     if is_wide or model is None:  # of one process
         means = columns.means(chosen, factors)
         curvatures = columns.squares(factors)[chosen] + l2
-        penalties = (problem.l1, problem.l2)
-        descend_columns(
-            columns.arrays, chosen, factors, means, curvatures, slopes, points, penalties, _COLUMN_PASSES, goal
-        )
+        model_of = factors, means, curvatures, slopes, points
+        descend_columns(columns.arrays, chosen, model_of, problem.l1, problem.l2, _COLUMN_PASSES, goal)
     else:
         if columns.team.leads:
             gram = model.part(chosen)

@@ -105,9 +105,9 @@ class AbstractLoss(ABC):
     def dual_value(self, duals: FloatVector) -> float:
         """Return the sum of the dual terms."""
 
-    @abstractmethod
     def balanced(self, duals: FloatVector, team: Team = _ALONE) -> FloatVector:
         """Return dual variables in their domain that sum to zero over the rows of all ranks, close to those given."""
+        return shrunk(duals, team)
 
     @abstractmethod
     def base(self, team: Team = _ALONE) -> float:
@@ -214,10 +214,6 @@ class LogisticLoss(AbstractLoss):
         ones, zeros = team.totals(float(self.costs @ self.targets), float(self.costs @ (1.0 - self.targets)))
         return float(np.log(ones / zeros))
 
-    def balanced(self, duals: FloatVector, team: Team = _ALONE) -> FloatVector:
-        """Return dual variables of which those of the class with the larger sum are shrunk."""
-        return shrunk(duals, team)
-
 
 class SquaredHingeLoss(AbstractLoss):
     """The square of the hinge; targets are -1 and 1."""
@@ -242,10 +238,6 @@ class SquaredHingeLoss(AbstractLoss):
         """Return the sum of the dual terms."""
         costs = np.where(self.costs > 0.0, self.costs, 1.0)  # a row of cost zero has the dual variable zero
         return float(duals @ (self.targets - 0.25 * duals / costs))
-
-    def balanced(self, duals: FloatVector, team: Team = _ALONE) -> FloatVector:
-        """Return dual variables of which those of the class with the larger sum are shrunk."""
-        return shrunk(duals, team)
 
     def base(self, team: Team = _ALONE) -> float:
         """Return the best intercept."""

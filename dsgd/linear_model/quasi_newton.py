@@ -85,11 +85,11 @@ class Rows:
 
         - returned: minus the gradient; its last entry, of the intercept, is zero in a model without one.
         """
-        given = self.table, _CODES[type(loss)], loss.targets, loss.costs, weights
-        shifted = intercept - float(self.centres @ weights)
+        of_loss = _CODES[type(loss)], loss.targets, loss.costs
+        model = weights, intercept - float(self.centres @ weights)
 
         def work(first: int, last: int, out: FloatMatrix) -> None:
-            _differentiate(*given, shifted, self._block_rows, first, last, means, out)
+            _differentiate(self.table, of_loss, model, (self._block_rows, first, last), means, out)
 
         sums = self._add_up(work, weights.shape[0] + 2, team)
         downhill = sums[:-1]
@@ -252,18 +252,14 @@ def _value_and_mean(code: int, y: float, score: float) -> tuple[float, float]:
 @kernel
 def _differentiate(
     rows: FloatMatrix,
-    code: int,
-    targets: FloatVector,
-    costs: FloatVector,
-    weights: FloatVector,
-    intercept: float,
-    block_rows: int,
-    first_block: int,
-    last_block: int,
+    loss: tuple[int, FloatVector, FloatVector],
+    model: tuple[FloatVector, float],
+    blocks: tuple[int, int, int],
     means: FloatVector,
     out: FloatMatrix,
 ) -> None:
-    """Write X' theta, the sum of theta, and the loss of each block."""
+    """Write X' theta, the sum of theta, and the loss of each block: of so many rows, from the first to the last."""
+    (code, targets, costs), (weights, intercept), (block_rows, first_block, last_block) = loss, model, blocks
     width = weights.shape[0]
     for block in range(first_block, last_block):
         sums = out[block]

@@ -115,15 +115,10 @@ class SparsePiece:
         fingerprint_sparse(bits, self.indices, self.indptr, out)
 
     def place(
-        self,
-        rows: IntVector,
-        places: IntVector,
-        values: FloatVector,
-        indices: IndexVector | None,
-        indptr: PointerVector | None,
+        self, rows: IntVector, places: IntVector, out: tuple[FloatVector, AnyArray | None, AnyArray | None]
     ) -> None:
-        """Copy row ``rows[v]`` to where ``indptr[places[v]]`` says, for every visit v."""
-        place_sparse(self.values, self.indices, self.indptr, rows, places, values, indices, indptr)
+        """Copy row ``rows[v]`` to where the row starts of `out` say at ``places[v]``, for every visit v."""
+        place_sparse((self.values, self.indices, self.indptr), rows, places, out)
 
 
 Piece: TypeAlias = DensePiece | SparsePiece
@@ -314,7 +309,7 @@ class Windows:
         for first, last in pairwise(np.searchsorted(window, range(0, len(self._filled) + _AT_ONCE, _AT_ONCE))):
             if isinstance(piece, SparsePiece):
                 begins = starts[first:last].astype(np.uint64)
-                piece.place(rows[first:last], np.arange(last - first), shard.values, shard.indices, begins)
+                piece.place(rows[first:last], np.arange(last - first), (shard.values, shard.indices, begins))
             else:
                 piece.place(rows[first:last], starts[first:last], shard.values)
             if shard.mapping is not None:
@@ -334,8 +329,8 @@ class Windows:
                 lengths = shard.indptr[places + 1] - shard.indptr[places]
                 starts = np.zeros(last - first + 1, np.uint64)
                 np.cumsum(lengths, out=starts[1:])
-                values, indices = shard.values[entries].copy(), shard.indices[entries].copy()
-                place_sparse(values, indices, starts, came, places, shard.values, shard.indices, shard.indptr)
+                window = shard.values[entries].copy(), shard.indices[entries].copy(), starts
+                place_sparse(window, came, places, (shard.values, shard.indices, shard.indptr))
             shard.release(first, last)
 
 

@@ -136,25 +136,9 @@ class Panel:
 
     def run(self, shard: Shard, kept: AnyArray, order: IntMatrix, start: int, stop: int) -> None:
         """Take a step of every column on each of the kept rows at the places start..stop of a walk."""
-        kernels.run_panel(
-            shard.values.reshape(-1),
-            shard.indices,
-            shard.indptr,
-            shard.targets,
-            shard.weights,
-            kept,
-            self.weights,
-            self.received,
-            self.table,
-            self._scratch,
-            self._rows,
-            self.clock,
-            self.codes,
-            self._losses,
-            order,
-            start,
-            stop,
-        )
+        rows, own = (shard.values.reshape(-1), shard.targets, shard.weights), (self.weights, self.received, self.table)
+        of_panel = *own, self._scratch, self._rows, self.clock, self.codes, self._losses
+        kernels.run_panel(rows, shard.sparse, kept, of_panel, order, start, stop)
 
     def objectives(self) -> FloatVector:
         """Return of each column the mean loss in this epoch and the penalty at its end; see `SGD.objective_sums`."""

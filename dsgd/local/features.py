@@ -88,6 +88,13 @@ class RandomMap:
     orthogonal: bool
     seed: int
 
+    def draw(self, n_features: int, random: np.random.RandomState, dtype: Any) -> CosineMap:
+        """Return the map that a stream draws, whatever the seed; the same from the same state of it."""
+        frequencies = _orthogonal if self.orthogonal else FREQUENCIES[self.kernel]
+        drawn = frequencies(self.gamma, (n_features, self.n_components), random)
+        offsets = random.uniform(0.0, 2.0 * np.pi, size=self.n_components)
+        return CosineMap(np.ascontiguousarray(drawn, dtype), offsets.astype(dtype))
+
     def drawn(self, n_features: int, dtype: Any) -> CosineMap:
         """Return the map for rows of so many columns; threads of a process share it."""
         return _drawn(self, n_features, np.dtype(dtype).name)
@@ -95,15 +102,7 @@ class RandomMap:
 
 @lru_cache(maxsize=4)
 def _drawn(given: RandomMap, n_features: int, dtype: str) -> CosineMap:
-    return draw_map(
-        given.kernel,
-        given.gamma,
-        n_features,
-        given.n_components,
-        np.random.RandomState(given.seed),
-        orthogonal=given.orthogonal,
-        dtype=dtype,
-    )
+    return given.draw(n_features, np.random.RandomState(given.seed), dtype)
 
 
 class FeatureBlocks:
@@ -146,23 +145,6 @@ class FeatureBlocks:
     def _block(self, n: int) -> tuple[Shard, IntMatrix]:
         block = Shard(self._values[:n], None, None, self._targets[:n], self._weights[:n], self._map.n_components)
         return block, epoch_order(n, None, 0)
-
-
-def draw_map(
-    kernel: str,
-    gamma: float,
-    n_features: int,
-    n_components: int,
-    random: np.random.RandomState,
-    *,
-    orthogonal: bool = False,
-    dtype: Any = np.float64,
-) -> CosineMap:
-    """Return a map for a kernel; the same from the same state of the same stream."""
-    shape = n_features, n_components
-    frequencies = _orthogonal(gamma, shape, random) if orthogonal else FREQUENCIES[kernel](gamma, shape, random)
-    offsets = random.uniform(0.0, 2.0 * np.pi, size=n_components)
-    return CosineMap(np.ascontiguousarray(frequencies, dtype), offsets.astype(dtype))
 
 
 def _normal(gamma: float, shape: tuple[int, int], random: np.random.RandomState) -> AnyArray:

@@ -133,13 +133,11 @@ class ShardBuilder:
         nnz = int(lengths.sum()) if self.sparse else n_visits * self.n_features
         mapping: MappedFile | None = None
         empty: Callable[[Any, Any], AnyArray] = np.empty
-        put = _itself
         if self.folder is not None:
             sizes = [nnz * self.dtype.itemsize, targets.nbytes, weights.nbytes]
             sizes += [nnz * 4, (n_visits + 1) * 8] if self.sparse else []
             mapping = MappedFile(self.folder, mapped_bytes(*sizes))
-            empty, put = mapping.empty, mapping.put
-        targets, weights = put(targets), put(weights)
+            empty, targets, weights = mapping.empty, mapping.put(targets), mapping.put(weights)
         if not self.sparse:
             values = empty((n_visits, self.n_features), self.dtype)
             return Shard(values, None, None, targets, weights, self.n_features, mapping)
@@ -166,7 +164,7 @@ class ShardBuilder:
         if self._windows is not None:
             self._windows.append(whole, rows, places)
         elif isinstance(whole, SparsePiece):
-            whole.place(rows, places, shard.values, shard.indices, shard.indptr)
+            whole.place(rows, places, (shard.values, shard.indices, shard.indptr))
         else:
             whole.place(rows, places, shard.values)
 
@@ -218,12 +216,12 @@ def concat_blocks(
     n_features: int | None = None,
     dtype: DTypeLike | None = None,
     sparse: bool | None = None,
-    shuffle: bool = True,
-    seed: int = 0,
-    folder: str | None = None,
-    window_bytes: int = WINDOW_BYTES,
+    **options: Any,
 ) -> Shard:
-    """Make one shard of blocks of rows, walked in the same order however they are cut; several are copied once."""
+    """Make one shard of blocks of rows, walked in the same order however they are cut; several are copied once.
+
+    - `options`: what else `ShardBuilder` takes.
+    """
     if n_features is None or dtype is None or sparse is None:
         forms = [_form(X) for X, _, _ in blocks]
         n_features = _common_width([shape for shape, _, _ in forms], n_features)
@@ -232,15 +230,7 @@ def concat_blocks(
             dtype = np.float32 if is_single else np.float64
         if sparse is None:
             sparse = any(is_sparse for _, _, is_sparse in forms)
-    builder = ShardBuilder(
-        n_features=n_features,
-        dtype=dtype,
-        sparse=sparse,
-        shuffle=shuffle,
-        seed=seed,
-        folder=folder,
-        window_bytes=window_bytes,
-    )
+    builder = ShardBuilder(n_features=n_features, dtype=dtype, sparse=sparse, **options)
     for X, targets, sample_weight in blocks:
         builder.look(X, targets, sample_weight)
     for X, _, _ in blocks:
@@ -262,10 +252,6 @@ def _inverse(order: AnyArray) -> IntVector:
     places = np.empty(order.shape[0], np.int64)
     places[order] = np.arange(order.shape[0])
     return places
-
-
-def _itself(array: AnyArray) -> AnyArray:
-    return array
 
 
 def _common_width(shapes: Collection[tuple[int, ...]], n_features: int | None) -> int:

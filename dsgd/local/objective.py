@@ -367,29 +367,18 @@ def evaluate(
     params: FloatVector, shard: Shard, objective: Objective, start: int = 0, stop: int | None = None
 ) -> Evaluation:
     """Evaluate a model on rows of a shard."""
-    sums, values = np.zeros(7), shard.values.reshape(-1)
+    sums, scores = np.zeros(7), np.zeros(objective.n_outputs, shard.dtype)
+    given = shard.row_arrays(objective.class_weights()), shard.sparse, params, scores, sums
     stop = shard.n_rows if stop is None else stop
     residency = None if shard.mapping is None else Residency(shard, start)
     # Sums continue across cuts, so that cuts change no bit of them.
     step = max(1, stop - start if residency is None else residency.stride)
     for low in range(start, stop, step):
         high = min(stop, low + step)
-        given = (
-            values,
-            shard.indices,
-            shard.indptr,
-            shard.index,
-            shard.targets,
-            shard.weights,
-            objective.class_weights(),
-            params,
-            np.zeros(objective.n_outputs, shard.dtype),
-            sums,
-        )
         if objective.is_coupled:
-            evaluate_softmax_rows(*given, shard.n_features, low, high)
+            evaluate_softmax_rows(*given, low, high)
         else:
-            evaluate_rows(*given, objective.row.code, float(objective.epsilon), shard.n_features, low, high)
+            evaluate_rows(*given, (objective.row.code, float(objective.epsilon)), low, high)
         if residency is not None:
             residency.at(high)
     return Evaluation.from_vector(sums)

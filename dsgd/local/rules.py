@@ -184,6 +184,10 @@ class RuleState:
         """Return the memory of the rule, by name."""
         return {"velocity": self.velocity, "second": self.second, "steps": self.steps}
 
+    def arguments(self) -> kernels.Memory:
+        """Return the memory as kernels take it."""
+        return self.velocity, self.second, self.steps, self.step_constants, self.rule
+
 
 class AbstractRule(Checked, ABC):
     """A rule that turns a mean gradient into a step.

@@ -381,32 +381,18 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         """Return `run` for this model, these rows and this state, to be called with start and stop only."""
         if state.features is not None and state.rule is None:
             return partial(self._run_features, params, shard, state)
-        arguments, rule = self.arguments(params, shard, state), state.rule
-        if state.features is not None:
+        if state.rule is not None and (state.features or state.sampling or self.objective.is_coupled):
             return partial(self._run_batches, params, shard, state)
+        arguments = self.arguments(params, shard, state)
         if state.sampling is not None:
-            if rule is not None:
-                return partial(self._run_batches, params, shard, state)
-            return partial(importance_kernels.run_drawn, *arguments, *state.sampling.arguments())
-        if (kept := state.reduction) is not None:
-            # Neither average nor penalty to be truncated.
-            own = (
-                *arguments[:8],
-                *arguments[10:],
-                kept.slopes,
-                kept.mean,
-                kept.reached,
-                kept.rows,
-                kept.key,
-                kept.refresh,
-            )
-            return partial(variance_kernels.run_reduced, *own)
-        if rule is None:
+            return partial(importance_kernels.run_drawn, *arguments, state.sampling.arguments())
+        if state.reduction is not None:  # neither average nor penalty to be truncated
+            rows, sparse, _, _, steps = arguments
+            kept = state.reduction.arguments()
+            return partial(variance_kernels.run_reduced, rows, sparse, params, state.factors, steps, kept)
+        if state.rule is None:
             return partial(self._run_rows, *arguments)
-        if self.objective.is_coupled:
-            return partial(self._run_batches, params, shard, state)
-        of_rule = rule.gradient, rule.velocity, rule.second, rule.steps, rule.step_constants, rule.rule
-        return partial(rule_kernels.run_batches, *arguments, *of_rule)
+        return partial(rule_kernels.run_batches, *arguments, state.rule.gradient, state.rule.arguments())
 
     @property
     def _run_rows(self) -> Callable[..., None]:
@@ -424,9 +410,9 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         if start == stop:
             # Loads the kernels.
             block, order = state.features.none_of(shard)
-            self._run_rows(*self.arguments(params, block, state)[:-1], order, 0, 0)
+            self._run_rows(*self.arguments(params, block, state, order), 0, 0)
         for block, order in state.features.over(shard, state.order, start, stop):
-            self._run_rows(*self.arguments(params, block, state)[:-1], order, 0, block.n_rows)
+            self._run_rows(*self.arguments(params, block, state, order), 0, block.n_rows)
 
     def _run_batches(self, params: FloatVector, shard: Shard, state: SGDState, start: int, stop: int) -> None:
         """Take a step of the rule on each batch of rows, cut as `dsgd.kernels.rules.run_batches` does."""
@@ -438,26 +424,16 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             gradient /= gradient.dtype.type(high - low)
             self.step(params, gradient, high - low, state)
 
-    def arguments(self, params: FloatVector, shard: Shard, state: SGDState) -> tuple[Any, ...]:
-        """Return what `dsgd.kernels.sgd.run_rows` takes before the rows, for callers of a kernel that calls it."""
+    def arguments(
+        self, params: FloatVector, shard: Shard, state: SGDState, order: IntMatrix | None = None
+    ) -> tuple[Any, ...]:
+        """Return what `dsgd.kernels.sgd.run_rows` takes before the places, for callers of a kernel that calls it."""
         # Of what is None Numba compiles nothing.
         needs_less = self.steps_in_fused_rounds and places.is_plain(state.constants, state.codes)
-        more = (None, None, None) if needs_less else (state.auxiliary, state.received, state.factors)
-        return (
-            shard.values.reshape(-1),
-            shard.indices,
-            shard.indptr,
-            shard.index,
-            shard.targets,
-            shard.weights,
-            state.class_weights,
-            params,
-            *more,
-            state.counters,
-            state.constants,
-            state.codes,
-            state.order,
-        )
+        beside = None if needs_less else (state.auxiliary, state.received, state.factors)
+        order = state.order if order is None else order
+        steps = state.counters, state.constants, state.codes, order
+        return shard.row_arrays(state.class_weights), shard.sparse, params, beside, steps
 
     def rate_sum(self, t_start: float, state: SGDState) -> float:
         """Return the sum of the rates of steps t_start..t, the last left out."""
@@ -496,32 +472,19 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             blocks.gradient = out.copy() if blocks.gradient.size != out.size else blocks.gradient
             out.fill(0.0)
             for block, order in blocks.over(shard, state.order, start, stop):
-                arguments = self.arguments(params, block, state)
-                own = (*arguments[:7], params, blocks.gradient, *arguments[10:14], order)
-                self._gradient_rows(*own, 0, block.n_rows)
+                rows, sparse, _, _, steps = self.arguments(params, block, state, order)
+                given = rows, sparse, params, blocks.gradient, state.factors, steps
+                self._gradient_rows(*given, 0, block.n_rows)
                 out += blocks.gradient
             return
-        # The same, but for the model that is left out and the average, penalty and order behind it.
-        before, own, after = (
-            self.arguments(params, shard, state)[:7],
-            (params, out),
-            (
-                state.factors,
-                state.counters,
-                state.constants,
-                state.codes,
-                state.order,
-            ),
-        )
-        if (kept := state.reduction) is not None:
-            variance_kernels.gradient_reduced(
-                *before, *own, *after, kept.slopes, kept.rows, kept.key, kept.refresh, start, stop
-            )
-        elif state.sampling is None:
-            self._gradient_rows(*before, *own, *after, start, stop)
+        rows, sparse, _, _, steps = self.arguments(params, shard, state)
+        given = rows, sparse, params, out, state.factors, steps
+        if state.reduction is not None:
+            variance_kernels.gradient_reduced(*given, state.reduction.arguments(), start, stop)
+        elif state.sampling is not None:
+            importance_kernels.gradient_drawn(*given, state.sampling.arguments(), start, stop)
         else:
-            drawn = state.sampling.arguments()
-            importance_kernels.gradient_drawn(*before, *own, *after, *drawn, start, stop)
+            self._gradient_rows(*given, start, stop)
 
     def step(self, params: FloatVector, mean_gradient: FloatVector, n_rows: int, state: SGDState) -> None:
         """Take one step along a mean gradient, penalty included; t advances by one.
@@ -539,31 +502,12 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         """
         if n_rows > 0 and state.reduction is not None:
             state.reduction.add_mean(mean_gradient)
+        beside = state.auxiliary, state.received, state.factors
+        steps = state.counters, state.constants, state.codes, state.order
         if n_rows > 0 and state.rule is not None:
-            rule_kernels.step_rule(
-                params,
-                mean_gradient,
-                state.auxiliary,
-                state.received,
-                state.rule.velocity,
-                state.rule.second,
-                state.rule.steps,
-                state.counters,
-                state.constants,
-                state.rule.step_constants,
-                state.codes,
-                state.rule.rule,
-            )
+            rule_kernels.step_rule(params, mean_gradient, beside, steps, state.rule.arguments())
         elif n_rows > 0:
-            rule_kernels.step_all(
-                params,
-                mean_gradient,
-                state.auxiliary,
-                state.received,
-                state.counters,
-                state.constants,
-                state.codes,
-            )
+            rule_kernels.step_all(params, mean_gradient, beside, steps)
 
     def evaluate(self, params: FloatVector, shard: Shard, state: SGDState) -> Evaluation:
         """Return how good a model is; see `dsgd.local.objective.evaluate`."""
@@ -632,7 +576,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         kept, reduction = state.reduction, self.reduction
         if is_last or kept is None or not isinstance(reduction, SVRG) or state.epoch % reduction.every:
             return None
-        kept.remember(params, shard, state.class_weights, state.constants, state.codes)
+        kept.remember(self.arguments(params, shard, state), shard)
         return kept.mean
 
 

@@ -56,7 +56,7 @@ from numpy.typing import NDArray
 
 from dsgd.errors import DiskSpaceError, InvalidDataError
 from dsgd.kernels.order import BEGINS, CHUNK, SHIFTS, draw_each, draw_order, lay_out, mix64_each
-from dsgd.kernels.rows import count_entries, fingerprint_dense, fingerprint_sparse
+from dsgd.kernels.rows import RowArrays, Sparse, count_entries, fingerprint_dense, fingerprint_sparse
 from dsgd.local.base import AbstractRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
@@ -181,8 +181,8 @@ def walking_order(targets: FloatVector, seed: int, *, spread_classes: bool = Tru
         offsets = (draw_each(key, np.arange(n_classes, dtype=np.uint64)) >> np.uint64(40)) / 2.0**24
         begins, heads = np.zeros(n_classes + 1, np.int64), np.empty(n_classes, np.int64)
         ends = np.zeros(n + 1 if n_classes > 1 else 0, np.uint32)
-        own = low, begins, heads, offsets, np.argsort(offsets), key[0]
-        return bool(draw_order(targets, *own, order, ordered, scratch, chunks, ends))
+        classes = begins, heads, offsets, np.argsort(offsets)
+        return bool(draw_order(targets, low, classes, key[0], (order, ordered), (scratch, chunks, ends)))
 
     if not (has_classes and drawn(int(high - low) + 1)):
         drawn(1)
@@ -329,6 +329,15 @@ class Shard(AbstractRows):
     def entries(self, start: int, stop: int) -> int:
         """Return how many entries rows start..stop have."""
         return self.nnz if stop - start == self.n_rows else self._entries(slice(start, stop))
+
+    @property
+    def sparse(self) -> Sparse | None:
+        """Columns and row starts as kernels take them; None of dense rows."""
+        return None if self.indices is None or self.indptr is None else (self.indices, self.indptr)
+
+    def row_arrays(self, class_weights: FloatMatrix) -> RowArrays:
+        """Return all else of the rows as kernels take it."""
+        return self.values.reshape(-1), self.index, self.targets, self.weights, class_weights
 
     def _entries(self, rows: slice) -> int:
         index = self.index[rows]

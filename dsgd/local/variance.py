@@ -24,7 +24,7 @@ import math
 import zlib
 from abc import ABC
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from dsgd.kernels.order import GOLDEN
 from dsgd.local.base import OF_ROWS, Steps
 from dsgd.local.objective import Objective, n_params
 from dsgd.local.shard import Residency, Shard
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector, WordVector
+from dsgd.types import AnyArray, FloatVector, IntVector, WordVector
 from dsgd.validation import Checked, check_number, number
 
 # Rows whose content names a shard.
@@ -116,8 +116,8 @@ class SamplingState:
         """Return what belongs to the rows, by name."""
         return {OF_ROWS + "mark": self.mark, OF_ROWS + "filled": self.filled, OF_ROWS + "norms": self.norms}
 
-    def arguments(self) -> tuple[object, ...]:
-        """Return what the kernels take between the order of the epoch and the places."""
+    def arguments(self) -> kernels.Drawn:
+        """Return the state as kernels take it."""
         return self.tree, self.levels, self.filled, self.which, self.rows, self.scales, self.key, self.uniform
 
 
@@ -176,37 +176,19 @@ class ReductionState:
         else:
             gradient += self.mean.astype(gradient.dtype)
 
-    def remember(
-        self,
-        params: FloatVector,
-        shard: Shard,
-        class_weights: FloatMatrix,
-        constants: FloatVector,
-        codes: IntVector,
-    ) -> None:
-        """Remember the slopes of all rows at a model, and their mean gradient."""
+    def arguments(self) -> variance_kernels.Kept:
+        """Return what is remembered as kernels take it."""
+        return self.slopes, self.mean, self.reached, self.rows, self.key, self.refresh
+
+    def remember(self, given: tuple[Any, ...], shard: Shard) -> None:
+        """Remember the slopes of all rows at a model, and their mean gradient; `given` is of `SGD.arguments`."""
+        rows, sparse, params, _, steps = given
         self.mean.fill(0.0)
-        values = shard.values.reshape(-1)
         residency = None if shard.mapping is None else Residency(shard)
         stride = max(1, shard.n_rows if residency is None else residency.stride)
         for low in range(0, shard.n_rows, stride):
             high = min(shard.n_rows, low + stride)
-            variance_kernels.remember_slopes(
-                values,
-                shard.indices,
-                shard.indptr,
-                shard.index,
-                shard.targets,
-                shard.weights,
-                class_weights,
-                params,
-                constants,
-                codes,
-                self.slopes,
-                self.mean,
-                low,
-                high,
-            )
+            variance_kernels.remember_slopes(rows, sparse, params, steps, self.slopes, self.mean, low, high)
             if residency is not None:
                 residency.at(high)
         self.mean /= max(1, shard.n_rows)
@@ -262,7 +244,7 @@ class AbstractReduction(Checked, ABC):
         beside = float(objective.fit_intercept)
         values = shard.values.reshape(-1)
         square, others = variance_kernels.largest_square(
-            values, shard.indptr, shard.index, shard.weights, shard.n_features, beside
+            values, shard.sparse, shard.index, shard.weights, shard.n_features, beside
         )
         largest = objective.row.curvature * float(objective.class_weights().max())
         return float(largest * square + objective.strength), float(largest * others)

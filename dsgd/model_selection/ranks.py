@@ -381,9 +381,9 @@ def _entries(shard: Shard, kept: AnyArray) -> int:
     return int(np.diff(shard.indptr.astype(np.int64))[kept != 0].sum())
 
 
-def _mean_square(rows: RankRows, kept: AnyArray, n_most: int = 4096) -> float:
+def _mean_square(rows: RankRows, kept: AnyArray) -> float:
     """Return the mean squared length of the first kept rows, as `Shard.mean_square` of these alone."""
-    first = np.flatnonzero(kept)[:n_most]
+    first = np.flatnonzero(kept)[:4096]
     part = rows.matrix[first]
     entries = (part.data if rows.shard.is_sparse else part).reshape(-1).astype(np.float64)
     return float(entries @ entries) / max(1, len(first))

@@ -245,11 +245,7 @@ class SGDSearchCV(AbstractSearchCV):
         return {name: own if named[name] == own else scorer for name, scorer in scorers.items()}
 
     def _search(
-        self,
-        probe: AbstractSGD,
-        given: tuple[Any, Any, Any],
-        candidates: Sequence[AbstractSGD],
-        groups: Any,
+        self, probe: AbstractSGD, given: tuple[Any, Any, Any], candidates: Sequence[AbstractSGD], groups: Any
     ) -> Found:
         """Train and score on arrays of this process."""
         X, y, _ = given

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -31,7 +31,6 @@ from dsgd.inputs.shared import scratch_folder
 from dsgd.local import SGD, Residency, Shard
 from dsgd.local.blocks import Selection
 from dsgd.local.columns import Column, Panel, deal, make_panels, regroup
-from dsgd.local.ingest import ShardBuilder
 from dsgd.local.shard import arrange, epoch_order
 from dsgd.runtime.train.decisions import StopRule
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix
@@ -237,19 +236,19 @@ def check_base(estimator: Any) -> None:
             f"are models that are linear in the same rows. Got {estimator!r}. Use GridSearchCV for pipelines, or "
             "transform the rows before."
         )
-    parameters = _parameters(estimator)
-    for name, value in _WITHOUT.items():
-        given = parameters[name]
-        if given is not value and given != value:
-            raise IncompatiblePartsError(
-                f"SGDSearchCV takes plain steps by row: {type(estimator).__name__}({name}={given!r}) does not go with "
-                "it. Leave it out, set it on best_estimator_ afterwards, or use GridSearchCV."
-            )
+    for given in _others(estimator, _WITHOUT):
+        raise IncompatiblePartsError(
+            f"SGDSearchCV takes plain steps by row: {given} does not go with it. Leave it out, set it on "
+            "best_estimator_ afterwards, or use GridSearchCV."
+        )
 
 
-def _parameters(estimator: AbstractSGD) -> dict[str, Any]:
-    """Return the parameters of an estimator, and the fields of its `dsgd.Gang`."""
-    return {**estimator._deployment.get_params(), **estimator.get_params(deep=False)}
+def _others(estimator: AbstractSGD, plain: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parameters of an estimator, and fields of its `dsgd.Gang`, that have other values than plain ones."""
+    parameters = {**estimator._deployment.get_params(), **estimator.get_params(deep=False)}
+    for name, value in plain.items():
+        if parameters[name] is not value and parameters[name] != value:
+            yield f"{type(estimator).__name__}({name}={parameters[name]!r})"
 
 
 def check_in_process(settings: Sequence[Mapping[str, Any]]) -> None:
@@ -274,14 +273,10 @@ def check_on_cluster(estimator: AbstractSGD, X: Any, scorers: Mapping[str, Any])
         raise IncompatiblePartsError(
             "SGDSearchCV on a cluster takes arrays or dask collections, and no Rows: pass X and y."
         )
-    parameters = _parameters(estimator)
-    for name, value in _ON_CLUSTER.items():
-        given = parameters[name]
-        if given is not value and given != value:
-            raise IncompatiblePartsError(
-                f"SGDSearchCV on a cluster does not go with {type(estimator).__name__}({name}={given!r}). "
-                "Leave it out, or use GridSearchCV."
-            )
+    for given in _others(estimator, _ON_CLUSTER):
+        raise IncompatiblePartsError(
+            f"SGDSearchCV on a cluster does not go with {given}. Leave it out, or use GridSearchCV."
+        )
 
 
 def check_candidates(estimator: AbstractSGD, candidates: Sequence[Mapping[str, Any]]) -> list[AbstractSGD]:
@@ -303,16 +298,7 @@ def check_candidates(estimator: AbstractSGD, candidates: Sequence[Mapping[str, A
 def pack_rows(estimator: AbstractSGD, rows: LocalRows, packer: Packer, splits: Sequence[tuple[Any, Any]]) -> PackedRows:
     """Return the rows in the order in which a fit of the estimator on all of them walks them."""
     X, y, weights = rows.block
-    builder = ShardBuilder(
-        n_features=packer.n_features,
-        dtype=packer.dtype,
-        sparse=packer.sparse,
-        shuffle=packer.shuffle,
-        seed=packer.seed,
-        folder=scratch_folder() if packer.out_of_core else None,
-        weight_scale=packer.weight_scale,
-        copies=True,
-    )
+    builder = packer.builder(scratch_folder() if packer.out_of_core else None, 0, copies=True)
     piece = None if packer.out_of_core else rows.piece
     block = X if piece is None else Selection(piece, None, X.shape[1])
     builder.look(block, packer.targets(y), weights)

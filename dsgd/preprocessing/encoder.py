@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, Self, get_args
 
@@ -450,15 +450,3 @@ class ColumnEncoder(SavingMixin, TransformerMixin, BaseEstimator):
         is_mixed = statistics.kinds[name] == "category" and not all(isinstance(value, str) for value in counts)
         kind = None if is_mixed else statistics.kinds[name]
         return OneHot(name, kept, rare, found.n_missing > 0, self.handle_unknown == "error", kind)
-
-
-def learned(encoder: ColumnEncoder, tables: Iterable[Table]) -> ColumnEncoder:
-    """Fit an encoder to the rows of several tables, which are read once."""
-    statistics: Statistics | None = None
-    for table in tables:
-        statistics = encoder.statistics_of(table) if statistics is None else statistics
-        for part in batches(table, BATCH_ROWS):
-            statistics.add(part)
-    if statistics is None:
-        raise InvalidDataError("Found array with 0 sample(s) while a minimum of 1 is required.")
-    return encoder.learn(statistics)

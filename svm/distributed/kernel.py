@@ -409,14 +409,7 @@ class Gang:
             yield number, part
 
     def make_kernel(
-        self,
-        kernel: Kernel,
-        gamma: str | float,
-        X: Any,
-        totals: FloatVector,
-        first: IntVector,
-        *,
-        balanced: bool,
+        self, kernel: Kernel, gamma: str | float, X: Any, totals: FloatVector, first: IntVector, *, balanced: bool
     ) -> Kernel:
         """Return the kernel with gamma, mean and lengths of the representatives `first`, with weights `totals`."""
         d, is_ours = int(X.shape[1]), self._is_here(first)

@@ -58,7 +58,8 @@ from dsgd.errors import InvalidDataError
 from dsgd.linear_model.fits import Packer
 from dsgd.runtime.rank import Rank
 from dsgd.svm.certify import count_proven
-from dsgd.svm.linear_solver.descent import Trend, make_lines, outward_push, solve_cocoa, visit_rows
+from dsgd.svm.linear_solver.descent import Trend, make_lines, make_passes, outward_push, solve_cocoa
+from dsgd.svm.linear_solver.kernels import REACH
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import (
     LinearProblem,
@@ -75,9 +76,6 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 #: A sweep is due when rank 0 made as many visits as this many passes over the survivors, or the rows of a rank.
 _VISITS_PER_SWEEP = 5.0
-
-#: So it is when the largest violation has fallen to this share of what it was in the first pass after that.
-_REACH = 0.1
 
 #: Survivors may have as many bytes as the rows of an average rank, and always these.
 _SMALL_BYTES = 8 << 20
@@ -190,10 +188,10 @@ class _Pool:
         while n_active and visits < most_visits and threshold > reach:
             n_passes += 1
             visits += n_active
-            n_active, threshold = visit_rows(
-                self._problem, self.lines, weights, active, n_active, threshold, seed, n_passes
-            )
-            reach = _REACH * threshold if reach < 0.0 else reach
+            state = np.array([n_active, threshold, np.inf, n_passes - 1, 0.0, 1.0, True])
+            make_passes(self._problem, self.lines, weights, active, state, seed)
+            n_active, threshold = int(state[0]), float(state[1])
+            reach = REACH * threshold if reach < 0.0 else reach
         return threshold, visits
 
     def _send(self, chosen: IntVector, duals: FloatVector, team: Team) -> None:
@@ -248,21 +246,11 @@ class HeldRows:
     all_codes: IntVector
 
     @classmethod
-    def of(
-        cls,
-        X: Any,
-        codes: AnyArray,
-        weights: FloatVector,
-        numbers: IntVector,
-        *,
-        bias: float,
-        seed: int,
-        team: Team | None = None,
-    ) -> HeldRows:
-        """Return the rows of blocks, or of arrays; see `gather_rows`."""
+    def of(cls, X: Any, codes: AnyArray, weights: FloatVector, numbers: IntVector, **gathering: Any) -> HeldRows:
+        """Return the rows of blocks, or of arrays, as `gather_rows` has them by what else it is given."""
         codes = codes.astype(np.int64)
         # With a target of its own no row is equal to another.
-        rows, own, weights = gather_rows(X, np.arange(len(codes)), weights, bias=bias, seed=seed, team=team)
+        rows, own, weights = gather_rows(X, np.arange(len(codes)), weights, **gathering)
         places = own.astype(np.int64)
         return cls(rows, codes[places], weights, places, numbers, codes)
 

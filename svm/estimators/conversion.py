@@ -112,7 +112,7 @@ def kernel_machine_from_sklearn(kind: Any, given: Any) -> Any:
 def linear_machine_to_sklearn(model: Any) -> Any:
     """Return scikit-learn's estimator with the weights of a fitted LinearSVC or LinearSVR, calibrated if it is."""
     check_is_fitted(model)
-    plain = _with_attributes(_plain(model), model, ("coef_", "intercept_", *_SHARED))
+    plain = copied(_plain(model), model, ("coef_", "intercept_", *_SHARED))
     method, curves = getattr(model, "_curves", (None, []))
     return plain if method is None else _calibrated(plain, model, method, curves)
 
@@ -134,7 +134,7 @@ def kernel_machine_to_sklearn(model: Any) -> Any:
         )
     plain = _plain(model)
     names = ("dual_coef_", "support_", "support_vectors_", "_gamma", "shape_fit_", "fit_status_", "class_weight_")
-    _with_attributes(plain, model, (*_SHARED, *names, "intercept_", "offset_"))
+    copied(plain, model, (*_SHARED, *names, "intercept_", "offset_"))
     plain._sparse = bool(model._is_sparse) and not callable(model.kernel)
     # LIBSVM has two classes where there are none, and counts all for either.
     plain._n_support = model._n_support.copy() if hasattr(model, "classes_") else np.repeat(model._n_support, 2)
@@ -184,7 +184,7 @@ def _calibrated(plain: Any, model: Any, method: str, curves: Sequence[FloatMatri
             maps.append(IsotonicRegression(out_of_bounds="clip").fit(curve[0], curve[1]))
     wrapped = calibration._CalibratedClassifier(plain, maps, classes=model.classes_, method=method)
     out.calibrated_classifiers_ = [wrapped]
-    return _with_attributes(out, model, ("classes_", "n_features_in_", "feature_names_in_"))
+    return copied(out, model, ("classes_", "n_features_in_", "feature_names_in_"))
 
 
 def _plain(model: Any) -> Any:
@@ -195,11 +195,3 @@ def _plain(model: Any) -> Any:
     if getattr(model, "_curves", (None, []))[0] in METHODS:
         given.pop("probability", None)  # which is there for LIBSVM's sigmoids alone
     return kind(**given)
-
-
-def _with_attributes(plain: Any, model: Any, names: tuple[str, ...]) -> Any:
-    for name in names:
-        if hasattr(model, name):
-            value = getattr(model, name)
-            setattr(plain, name, value.copy() if hasattr(value, "copy") else value)
-    return plain

@@ -37,20 +37,12 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 _TRIED = 255
 
 
-def duality_gap(
-    y: FloatMatrix,
-    upper: FloatMatrix,
-    alpha: FloatMatrix,
-    f: FloatMatrix,
-    group: AnyArray,
-    n_groups: int,
-    peers: Peers | None = None,
-) -> float:
+def duality_gap(dual: Dual, alpha: FloatMatrix, f: FloatMatrix, peers: Peers | None = None) -> float:
     """Return the least duality gap over all thresholds; infinite where a variable without a bound violates."""
-    total = 0.0
-    for g in range(n_groups):
-        of = (group == g) if n_groups > 1 else ...  # all
-        signs, bounds, values, points = (part[of].ravel() for part in (y, upper, alpha, -f))
+    total, group = 0.0, dual.group
+    for g in range(dual.n_groups):
+        of = (group == g) if dual.n_groups > 1 else ...  # all
+        signs, bounds, values, points = (part[of].ravel() for part in (dual.y, dual.upper, alpha, -f))
         if peers is not None and not peers.is_alone:
             total += _of_ranks(signs, bounds, values, points, peers)
         elif len(signs):
@@ -228,7 +220,7 @@ def conclude(
     return Solution(
         alpha=peers.whole(alpha),
         u=peers.whole(u),
-        thresholds=_find_thresholds(u + c, alpha, dual.upper, group, (least, most), peers),
+        thresholds=_find_thresholds(dual, u + c, alpha, (least, most), peers),
         duality_gap=gap_of_objectives,
         gap=max(gap, 0.0),  # it is infinite when no pair can move
         objective=objective,
@@ -262,8 +254,7 @@ def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector, peers: Peers | None = 
     objective = np.array([0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())])
     if peers is not None:
         peers.add_up(objective)
-    gap = duality_gap(dual.y, dual.upper, alpha, u + dual.y * dual.p, dual.group, dual.n_groups, peers)
-    return float(objective[0]), gap
+    return float(objective[0]), duality_gap(dual, alpha, u + dual.y * dual.p, peers)
 
 
 @scalar
@@ -382,19 +373,14 @@ def refuse(kernel: Kernel) -> InvalidDataError:
 
 
 def _find_thresholds(
-    f: FloatMatrix,
-    alpha: FloatMatrix,
-    upper: FloatMatrix,
-    group: AnyArray,
-    extreme: tuple[FloatVector, FloatVector],
-    peers: Peers,
+    dual: Dual, f: FloatMatrix, alpha: FloatMatrix, extreme: tuple[FloatVector, FloatVector], peers: Peers
 ) -> FloatVector:
     """Return the f at which variables are free, their mean, or the middle of the extremes, shape (n_groups,)."""
     least, most = extreme
     thresholds: FloatVector = np.empty(len(least))
-    between = (alpha > 0) & (alpha < upper)
+    between = (alpha > 0) & (alpha < dual.upper)
     for g in range(len(least)):
-        free = between & (group == g) if len(least) > 1 else between
+        free = between & (dual.group == g) if len(least) > 1 else between
         ends = [end for end in (least[g], most[g]) if np.isfinite(end)]
         middle = sum(ends) / len(ends) if ends else 0.0
         if peers.is_alone:

@@ -254,13 +254,7 @@ def weights_begin(n: int, d: int) -> bool:
 
 
 def solve_from_weights(
-    dual: Dual,
-    X: Any,
-    run: Callable[[Dual, int], Solution],
-    *,
-    tol: float,
-    pool: Pool,
-    may_begin: bool = True,
+    dual: Dual, X: Any, run: Callable[[Dual, int], Solution], *, tol: float, pool: Pool, may_begin: bool = True
 ) -> Solution:
     """Solve the dual of a linear kernel; the steps are those of all runs, passes and Newton steps included."""
     n, found = dual.y.shape[1], None

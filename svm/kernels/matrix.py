@@ -5,7 +5,7 @@ On a gang every rank has the columns of its own samples; features of the others'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -15,8 +15,8 @@ import numpy as np
 from dsgd.svm.kernels.cache import RowCache, add_rows, read_block, store_rows
 from dsgd.svm.kernels.functions import Kernel, Left, add_tile, block_values, is_single, left_form, row_values, tile_rows
 from dsgd.svm.kernels.peers import Peers, SampleRows
-from dsgd.svm.kernels.products import Held, Products, Slabs, values_by_slabs
-from dsgd.svm.kernels.rows import Rows, concatenate_rows, places_of, span, take_rows
+from dsgd.svm.kernels.products import Held, Slabs, Sums, values_by_slabs
+from dsgd.svm.kernels.rows import Rows, concatenate_rows, find, mask_of, places_of, span, take_rows
 from dsgd.svm.kernels.threads import Pool, scratch
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -25,6 +25,9 @@ _COLUMNS = 1024  # the same, of rows that are only read
 _CHUNK = 256
 _LEFT_ROWS = 512
 _BLOCK_ROWS = 128
+#: Sources up to which each rank computes all that its own sums need: half a million values, at most and seldom that,
+#: take no longer than two messages and the wait for the slowest rank.
+_FEW = 2048
 _FILL_ROWS, _FILL_COST = 16, 200_000  # rows of one product: at least so many, else as many as cost that
 
 
@@ -242,12 +245,7 @@ class KernelMatrix:
         return read < 1.8 + 0.5 * self.value_cost + densified
 
     def add(
-        self,
-        u: FloatVector,
-        picked: Picked,
-        which: IntVector,
-        coefs: FloatVector,
-        settled: IntVector | None = None,
+        self, u: FloatVector, picked: Picked, which: IntVector, coefs: FloatVector, settled: IntVector | None = None
     ) -> None:
         """Add rows of samples, times coefficients, to `u`, and cache them; those `settled` leave the cache first."""
         cache, ids = self._cache, picked.ids[which]
@@ -387,9 +385,77 @@ class KernelMatrix:
         return slabs, sums
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
-        """Return K[targets, sources] coefs in float64, from values in `dtype`; sources may be on any rank."""
-        # Made for each product: kept, it and this object would hold each other, and the memory of the cache.
-        products = Products(self._features, self.pool, self._prepared, self._rows_of)
-        sums, n_values = products.sums(targets, sources, coefs, dtype)
+        """Return K[targets, sources] coefs in float64, from values in `dtype`; sources may be on any rank.
+
+        Targets are on this rank. A value between two samples that are both targets and sources is computed once for
+        both if the kernel is symmetric to the last bit (a given matrix or a function may not be): within a rank always,
+        between ranks if all of them have the rows of all samples and the sources are not few.
+        """
+        if np.dtype(dtype) == np.float64:
+            self._features.keep_exact()
+        has_all = self._features.are_here
+        is_symmetric = self.kernel.name not in {"precomputed", "callable"}
+        if not is_symmetric or not (self.peers.is_alone or self._features.is_light(len(sources))):
+            return self._weighted(targets, sources, coefs, dtype, lambda ids: self._rows_of(ids, dtype))
+
+        def rows(ids: IntVector) -> Rows:
+            self.peers.check()  # all sources at once may take long
+            return self._prepared(ids, dtype)
+
+        if self.peers.is_alone:
+            places = places_of(targets, self.n)[sources]
+        else:  # no table over the samples of all ranks
+            places = find(sources, targets)
+        is_both = places >= 0
+        both, others = places[is_both], ~is_both
+        is_rest = ~mask_of(both, len(targets))
+        out = np.zeros(len(targets))
+        sums = Sums(self.kernel, dtype, self.pool)
+        found = sums.symmetric(rows, sources[is_both], targets[is_rest], coefs[is_both])
+        out[both], out[is_rest], n_values = found
         self.n_evaluations += n_values
-        return sums
+        if has_all and not self.peers.is_alone and len(sources) > _FEW:
+            met, is_met = self._between_ranks(sources, is_both, coefs, sums, rows)
+            out[both] += met
+            out[is_rest] += self._weighted(targets[is_rest], sources[is_met], coefs[is_met], dtype, rows)
+            others &= ~is_met
+        ids = sources[others]
+        if not has_all:
+            arrived, ids = self._rows_of(sources, dtype), np.flatnonzero(others)
+            rows = partial(take_rows, arrived)
+        return out + self._weighted(targets, ids, coefs[others], dtype, rows)
+
+    def _between_ranks(
+        self, sources: IntVector, is_both: AnyArray, coefs: FloatVector, sums: Sums, rows: Callable[[IntVector], Rows]
+    ) -> tuple[FloatVector, AnyArray]:
+        """Return what sources that are other ranks' targets add here; of their values each rank computes half."""
+        rank, heard = self.peers.rank, self.peers.all_of(is_both.astype(np.uint8)).astype(np.bool_)
+        out, ours = np.zeros(len(sources)), np.flatnonzero(is_both)
+        for other in range(self.peers.size):
+            theirs = np.flatnonzero(heard[other])
+            if other == rank:
+                continue
+            # Of the higher rank's samples the first half is met by the lower rank.
+            sides = (ours, theirs[: len(theirs) // 2]) if rank < other else (ours[len(ours) // 2 :], theirs)
+            ids = sources[sides[0]], sources[sides[1]]
+            found = sums.mutual(rows, ids, (coefs[sides[0]], coefs[sides[1]]))
+            for side, values in zip(sides, found, strict=True):
+                out[side] += values
+            self.n_evaluations += len(sides[0]) * len(sides[1])
+        self.peers.add_up(out)
+        return out[is_both], heard.any(axis=0) & ~is_both
+
+    def _weighted(
+        self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any, rows: Callable[[IntVector], Rows]
+    ) -> FloatVector:
+        """Return the same, every value computed; ``rows(sources)`` returns prepared rows."""
+        out = np.zeros((len(targets), 1))
+
+        def right(start: int, stop: int) -> Rows:
+            self.peers.check()
+            return self._prepared(targets[start:stop], dtype)
+
+        sums = Sums(self.kernel, dtype, self.pool)
+        sums.add_weighted(lambda start, stop: rows(sources[start:stop]), coefs[:, None], right, out)
+        self.n_evaluations += len(targets) * len(sources)
+        return out[:, 0]

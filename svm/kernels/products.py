@@ -10,11 +10,6 @@ Every thread takes slabs of its own, whose sums are added up in the order of the
 **Sums** (`Sums`) in blocks that are not kept, for prediction and proofs. A value between two samples that both have a
 coefficient and want a sum serves both: n (n − 1) / 2 values less among n of them, up to the blocks on the diagonal.
 
-**Products with the matrix of a problem** (`Products`). On a gang, targets are on this rank and sources on any. A value
-between two samples that are both targets and sources is computed once for both if the kernel is symmetric to the last
-bit (a given matrix or a function may not be): within a rank always, between ranks if all of them have the rows of all
-samples and the sources are not few.
-
 **Decision values** (`kernel_sums`) are in float64: f(x) = Σ β_j k(x, z_j) of support vectors z_j has terms of both
 signs, so rounding errors of kernel values are multiplied by ``Σ |β_j|`` and compared with the margin. If features are
 large and the kernel grows with them, the errors of float32 exceed the width of the margin. With rbf they rarely matter,
@@ -36,8 +31,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.svm.kernels import functions
-from dsgd.svm.kernels.peers import SampleRows
-from dsgd.svm.kernels.rows import Rows, find, mask_of, places_of, span, take_rows
+from dsgd.svm.kernels.functions import Kernel, Left
+from dsgd.svm.kernels.rows import Rows, span
 from dsgd.svm.kernels.threads import Pool, scratch
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -64,7 +59,7 @@ class Slabs(NamedTuple):
 
 
 def values_by_slabs(
-    kernel: functions.Kernel,
+    kernel: Kernel,
     pool: Pool,
     rows: Rows,
     columns: Sequence[Held],
@@ -92,13 +87,13 @@ def values_by_slabs(
 
 
 def _adds(
-    kernel: functions.Kernel, rows: Rows, coefs: FloatMatrix, slabs: Slabs, sums: AnyArray
+    kernel: Kernel, rows: Rows, coefs: FloatMatrix, slabs: Slabs, sums: AnyArray
 ) -> Callable[[Rows, int, int], None]:
     """Return what computes slabs, given the rows of their columns, the number of the first and of the next."""
     whole = functions.left_form(kernel, rows)[0][2] if rows.dense is not None else None
 
     @cache
-    def parts() -> list[tuple[int, int, functions.Left]]:
+    def parts() -> list[tuple[int, int, Left]]:
         # A few rows at a time, so that values are finished and summed while they are in the second-level cache.
         starts = range(0, slabs.m, _CHUNK)
         some = [(begin, span(rows, begin, min(slabs.m, begin + _CHUNK))) for begin in starts]
@@ -133,14 +128,18 @@ _SHARES_EACH, _FEWEST_VALUES = 8, 2**17
 _MOST_APART = 128
 
 #: Left rows from one number to another, in the form of products, and the number of their group.
-_Part: TypeAlias = tuple[int, int, functions.Left, int]
+_Parts: TypeAlias = list[tuple[int, int, Left, int]]
+
+#: Returns the rows of samples; and vectors of two sides that meet.
+_RowsOf: TypeAlias = Callable[[IntVector], Rows]
+_Both: TypeAlias = tuple[FloatVector, FloatVector]
 
 
 @dataclass(frozen=True)
 class Sums:
     """Computes sums of kernel values, by threads over right rows."""
 
-    kernel: functions.Kernel
+    kernel: Kernel
     dtype: Any
     pool: Pool
 
@@ -164,7 +163,7 @@ class Sums:
         # Dense rows that are few bytes are made ready together, and each part is given all of them.
         is_joined = some.dense is not None and n * some.nbytes <= some.n * _JOINED_BYTES
         joined = functions.left_form(self.kernel, some if some.n == n else left(0, n))[0][2] if is_joined else None
-        parts: list[_Part] = []
+        parts: _Parts = []
         first = begin = 0
         ends, columns = groups or ([n], np.arange(coefs.shape[1])[None])
         for group, end in enumerate(ends):
@@ -183,13 +182,13 @@ class Sums:
 
     def _add_parts(
         self,
-        parts: Sequence[_Part],
+        parts: _Parts,
         coefs: FloatMatrix,
         right: Any,
         out: FloatMatrix,
         slab: int,
-        columns: AnyArray,
-        joined: functions.Left | None,
+        columns: Any,
+        joined: Left | None,
     ) -> None:
         if not parts:
             return
@@ -215,8 +214,8 @@ class Sums:
 
     def _add_some(
         self,
-        parts: Sequence[_Part],
-        whole: functions.Left | None,
+        parts: _Parts,
+        whole: Left | None,
         right: Rows,
         tile: AnyArray,
         coefs: FloatMatrix,
@@ -236,10 +235,10 @@ class Sums:
         for (begin, end, part, _), of in zip(parts, places, strict=True):
             if self.pool.is_over:  # a slab may take seconds
                 return
-            left = part if whole is None else functions.Left(span(whole.rows, begin, end))
+            left = part if whole is None else Left(span(whole.rows, begin, end))
             out[:, of] += self._of_part(left, right, tile, coefs[begin:end])
 
-    def _of_part(self, left: functions.Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
+    def _of_part(self, left: Left, right: Rows, tile: AnyArray, coefs: FloatMatrix) -> FloatMatrix:
         """Return the sums over one part of left rows, shape (right.n, m)."""
         tiled = functions.tile_rows(self.kernel, left, right, tile)
         if tiled is None or not functions.fits(tile, coefs):
@@ -262,19 +261,14 @@ class Sums:
         return max(1, min(wanted, n_parts, n_values // (n_slabs * _FEWEST_VALUES)))
 
     def symmetric(
-        self, rows: Callable[[IntVector], Rows], sources: IntVector, others: IntVector, coefs: FloatVector
+        self, rows: _RowsOf, sources: IntVector, others: IntVector, coefs: FloatVector
     ) -> tuple[FloatVector, FloatVector, int]:
-        """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and for other samples."""
+        """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and others, and how many values."""
         m, right, out = len(sources), np.concatenate([sources, others]), np.zeros(len(sources) + len(others))
         slab = self._meet(rows, sources, right, (coefs, coefs), (out, out), is_own=True)
         return out[:m], out[m:], sum(min(slab, m - start) * (len(right) - start) for start in range(0, m, slab))
 
-    def mutual(
-        self,
-        rows: Callable[[IntVector], Rows],
-        sides: tuple[IntVector, IntVector],
-        coefs: tuple[FloatVector, FloatVector],
-    ) -> tuple[FloatVector, FloatVector]:
+    def mutual(self, rows: _RowsOf, sides: tuple[IntVector, IntVector], coefs: _Both) -> _Both:
         """Return what samples of either side add to the sums of the other; a value between them is computed once."""
         sums = np.zeros(len(sides[0])), np.zeros(len(sides[1]))
         if len(sides[0]) and len(sides[1]):
@@ -282,14 +276,7 @@ class Sums:
         return sums
 
     def _meet(
-        self,
-        rows: Callable[[IntVector], Rows],
-        left: IntVector,
-        right: IntVector,
-        coefs: tuple[FloatVector, FloatVector],
-        sums: tuple[FloatVector, FloatVector],
-        *,
-        is_own: bool,
+        self, rows: _RowsOf, left: IntVector, right: IntVector, coefs: _Both, sums: _Both, *, is_own: bool
     ) -> int:
         """Add what the samples of either side give to the sums of the other; return how many right rows are a slab.
 
@@ -344,102 +331,6 @@ def _right_rows(rows: Rows) -> int:
     return max(16, min(_RIGHT_ROWS, _RIGHT_BYTES // max(1, functions.left_bytes(rows))))
 
 
-#: Sources up to which each rank computes all that its own sums need: half a million values, at most and seldom that,
-#: take no longer than two messages and the wait for the slowest rank.
-_FEW = 2048
-
-
-class Products:
-    """Products with the kernel matrix of one problem.
-
-    - `features`: the features of the samples of this rank.
-    - `prepared`, `rows_of`: ``prepared(ids, dtype)`` returns rows of samples of this rank, ``rows_of(ids, dtype)``
-      those of any: all ranks call that together.
-    """
-
-    def __init__(
-        self,
-        features: SampleRows,
-        pool: Pool,
-        prepared: Callable[[IntVector, Any], Rows],
-        rows_of: Callable[[IntVector, Any], Rows],
-    ) -> None:
-        self._features, self._pool, self._prepared, self._rows_of = features, pool, prepared, rows_of
-        self._kernel, self._peers = features.kernel, features.peers
-
-    def sums(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> tuple[FloatVector, int]:
-        """Return K[targets, sources] coefs in float64, and how many values it took; called by all ranks together."""
-        if np.dtype(dtype) == np.float64:
-            self._features.keep_exact()
-        has_all = self._features.are_here
-        is_symmetric = self._kernel.name not in {"precomputed", "callable"}
-        if not is_symmetric or not (self._peers.is_alone or self._features.is_light(len(sources))):
-            return self._weighted(targets, sources, coefs, dtype, lambda ids: self._rows_of(ids, dtype))
-
-        def rows(ids: IntVector) -> Rows:
-            self._peers.check()  # all sources at once may take long
-            return self._prepared(ids, dtype)
-
-        if self._peers.is_alone:
-            places = places_of(targets, self._peers.n)[sources]
-        else:  # no table over the samples of all ranks
-            places = find(sources, targets)
-        is_both = places >= 0
-        both, others = places[is_both], ~is_both
-        is_rest = ~mask_of(both, len(targets))
-        out = np.zeros(len(targets))
-        sums = Sums(self._kernel, dtype, self._pool)
-        found = sums.symmetric(rows, sources[is_both], targets[is_rest], coefs[is_both])
-        out[both], out[is_rest], n_values = found
-        if has_all and not self._peers.is_alone and len(sources) > _FEW:
-            met, is_met, n_met = self._between_ranks(sources, is_both, coefs, sums, rows)
-            rest, n_rest = self._weighted(targets[is_rest], sources[is_met], coefs[is_met], dtype, rows)
-            out[both] += met
-            out[is_rest] += rest
-            others &= ~is_met
-            n_values += n_met + n_rest
-        ids = sources[others]
-        if not has_all:
-            arrived, ids = self._rows_of(sources, dtype), np.flatnonzero(others)
-            rows = partial(take_rows, arrived)
-        more, n_more = self._weighted(targets, ids, coefs[others], dtype, rows)
-        return out + more, n_values + n_more
-
-    def _between_ranks(
-        self, sources: IntVector, is_both: AnyArray, coefs: FloatVector, sums: Sums, rows: Callable[[IntVector], Rows]
-    ) -> tuple[FloatVector, AnyArray, int]:
-        """Return what sources that are other ranks' targets add here; of their values each rank computes half."""
-        rank, heard = self._peers.rank, self._peers.all_of(is_both.astype(np.uint8)).astype(np.bool_)
-        out, ours, n_values = np.zeros(len(sources)), np.flatnonzero(is_both), 0
-        for other in range(self._peers.size):
-            theirs = np.flatnonzero(heard[other])
-            if other == rank:
-                continue
-            # Of the higher rank's samples the first half is met by the lower rank.
-            sides = (ours, theirs[: len(theirs) // 2]) if rank < other else (ours[len(ours) // 2 :], theirs)
-            ids = sources[sides[0]], sources[sides[1]]
-            found = sums.mutual(rows, ids, (coefs[sides[0]], coefs[sides[1]]))
-            for side, values in zip(sides, found, strict=True):
-                out[side] += values
-            n_values += len(sides[0]) * len(sides[1])
-        self._peers.add_up(out)
-        return out[is_both], heard.any(axis=0) & ~is_both, n_values
-
-    def _weighted(
-        self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any, rows: Callable[[IntVector], Rows]
-    ) -> tuple[FloatVector, int]:
-        """Return the same, every value computed; ``rows(sources)`` returns prepared rows."""
-        out = np.zeros((len(targets), 1))
-
-        def right(start: int, stop: int) -> Rows:
-            self._peers.check()
-            return self._prepared(targets[start:stop], dtype)
-
-        sums = Sums(self._kernel, dtype, self._pool)
-        sums.add_weighted(lambda start, stop: rows(sources[start:stop]), coefs[:, None], right, out)
-        return out[:, 0], len(targets) * len(sources)
-
-
 _SLAB_BYTES = 2**22
 _SPARSE_ROWS = 8192
 
@@ -460,13 +351,7 @@ def linear_sums(X: Any, coef: Any) -> FloatMatrix:
 
 
 def kernel_sums(
-    kernel: functions.Kernel,
-    vectors: Any,
-    coefs: FloatMatrix,
-    groups: tuple[Any, AnyArray],
-    X: Any,
-    n_out: int,
-    pool: Pool,
+    kernel: Kernel, vectors: Any, coefs: FloatMatrix, groups: tuple[Any, AnyArray], X: Any, n_out: int, pool: Pool
 ) -> FloatMatrix:
     """Return Σ_j k(x_i, z_j) coefs[j], shape (n, n_out), without ever holding that kernel matrix.
 

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.kernels.jit import kernel as compiled
-from dsgd.kernels.order import sort_hashes
+from dsgd.kernels.order import GOLDEN, mix64_each, sort_hashes
 from dsgd.local.blocks import fingerprints as row_fingerprints
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -224,7 +224,7 @@ def sums_by(owner: IntVector, weights: FloatVector, n: int) -> FloatVector:
 def fingerprints(X: Any, target: FloatVector) -> AnyArray:
     """Return 64-bit fingerprints of rows and their targets, shape (n,)."""
     bits = np.ascontiguousarray(target, dtype=np.float64).view(np.uint64)
-    return np.array(_mix(row_fingerprints(X) ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
+    return mix64_each(row_fingerprints(X) ^ mix64_each(bits + GOLDEN))
 
 
 def distribute(merged: FloatMatrix, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatMatrix:
@@ -257,12 +257,6 @@ def _filled(merged: FloatVector, of: IntVector, costs: FloatVector, total: Float
     amount[(filled > 0.0) & (amount < 4.0 * rounding)] = 0.0
     found: FloatVector = np.sign(merged[of]) * np.where(size[of] >= total[of], bound, amount)
     return found
-
-
-def _mix(words: AnyArray) -> AnyArray:
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(words ^ (words >> np.uint64(31)))
 
 
 def rows_are_equal(X: Any, target: FloatVector, rows: IntVector, others: IntVector) -> bool:

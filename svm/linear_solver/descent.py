@@ -56,7 +56,7 @@ import numpy as np
 
 from dsgd.collectives import Team
 from dsgd.kernels.order import GOLDEN
-from dsgd.svm.linear_solver.kernels import cd_pass, cd_passes, measure
+from dsgd.svm.linear_solver.kernels import REACH, cd_passes, measure
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.types import AnyArray, FloatVector
 
@@ -67,9 +67,6 @@ _VISITS_PER_SWEEP = 3.0
 #: had `FEW_ENTRIES`, so that those left to `max_iter` are not gone before the rate is known.
 _READS_PER_SWEEP = 2**16
 FEW_ENTRIES = 1024
-
-#: So it is when the largest violation has fallen to this share of what it was in the first pass after that.
-_REACH = 0.1
 
 #: Below so many entries all passes between two sweeps are one call.
 _SHORT = 2**20
@@ -117,7 +114,6 @@ def solve_dual_cd(
     active = np.arange(n_rows, dtype=np.uint32)
     n_active, threshold = n_rows, np.inf
     # Few rows are visited in all passes up to a sweep in one call; many in a call for each, which an interrupt ends.
-    parts = (rows.values, rows.indices, rows.bias, problem.epsilon)
     is_short = rows.n_entries < _SHORT
     per_sweep = n_rows * max(_VISITS_PER_SWEEP, _READS_PER_SWEEP / max(rows.n_entries, FEW_ENTRIES))
     best, best_primal = weights.copy(), np.inf
@@ -143,44 +139,24 @@ def solve_dual_cd(
             if n_active == 0:
                 n_active, threshold = n_rows, np.inf
                 active[:] = np.arange(n_rows)
-        state = np.array([n_active, threshold, reach, 0.0, 0.0])
         most = per_sweep - visits if is_short else 1.0
-        key = np.uint64((seed + n_passes * int(GOLDEN)) % 2**64)
-        cd_passes(*parts, lines, weights, active, state, eliminate, _REACH, most, key)
-        n_active, threshold, reach = int(state[0]), float(state[1]), float(state[2])
-        n_passes, visits, work = n_passes + int(state[3]), visits + int(state[4]), work + float(state[4])
+        state = np.array([n_active, threshold, reach, n_passes, 0.0, most, eliminate])
+        make_passes(problem, lines, weights, active, state, seed)
+        n_active, threshold, reach, n_passes = int(state[0]), float(state[1]), float(state[2]), int(state[3])
+        visits, work = visits + int(state[4]), work + float(state[4])
     return conclude(problem, best, beta, team, tol, int(np.ceil(work / n_rows)), "dual_cd")
 
 
-def visit_rows(
-    problem: LinearProblem,
-    lines: FloatVector,
-    weights: FloatVector,
-    active: AnyArray,
-    n_active: int,
-    threshold: float,
-    seed: int,
-    number: int,
-) -> tuple[int, float]:
-    """Visit the active rows once, in the order that a seed has for the pass of a number."""
-    rows = problem.rows
-    n_left, worst = cd_pass(
-        rows.values,
-        rows.indices,
-        rows.bias,
-        problem.epsilon,
-        lines,
-        weights,
-        active,
-        np.uint64(n_active),
-        threshold,
-        np.uint64((seed + number * int(GOLDEN)) % 2**64),
-    )
-    return int(n_left), float(worst)
+def make_passes(
+    problem: LinearProblem, lines: FloatVector, weights: FloatVector, active: AnyArray, state: FloatVector, seed: int
+) -> None:
+    """Make passes over the active rows, in the orders that a seed has for those behind the number in the state."""
+    rows, key = problem.rows, np.uint64((seed + int(state[3]) * int(GOLDEN)) % 2**64)
+    cd_passes(rows.values, rows.indices, rows.bias, problem.epsilon, lines, weights, active, state, key)
 
 
 def make_lines(problem: LinearProblem, start: FloatVector | None, team: Team) -> FloatVector:
-    """Return what `cd_pass` knows about the rows, a cache line for each, at the dual variables `start`."""
+    """Return what `cd_passes` knows about the rows, a cache line for each, at the dual variables `start`."""
     rows = problem.rows
     space = np.zeros(8 * rows.n_rows + 8)
     offset = -space.ctypes.data % 64 // 8  # a line of eight numbers is to be one cache line, not parts of two
@@ -242,7 +218,7 @@ def solve_cocoa(
             if loose_bytes >= 0.0:
                 message[width + 4] = rows.take(np.flatnonzero(outward_push(problem, scores, beta) <= 0.0)).n_bytes
         message[:width], worst = local.visit(weights, active, n_active, seed, n_rounds)
-        reach = _REACH * worst if reach < 0.0 else reach
+        reach = REACH * worst if reach < 0.0 else reach
         message[width + 2 : width + 4] = n_active, worst <= reach
         team.add_up(message)
         weights += message[:width]
@@ -277,8 +253,9 @@ class _LocalProblem:
         """Visit the active rows; return by how much that changes the weights, and the largest violation met."""
         ahead = weights.copy()
         # Nothing is eliminated: `ahead` is not the weights that the test is about.
-        _, worst = visit_rows(self._problem, self._lines, ahead, active, n_active, np.inf, seed, number)
-        return (ahead - weights) / self._safety, worst
+        state = np.array([n_active, np.inf, np.inf, number - 1, 0.0, 1.0, False])
+        make_passes(self._problem, self._lines, ahead, active, state, seed)
+        return (ahead - weights) / self._safety, float(state[1])
 
     def duals(self) -> FloatVector:
         """Return the dual variables; what was clipped to an end of its interval is that end to the last bit."""

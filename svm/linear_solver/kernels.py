@@ -16,7 +16,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, part, scalar
 from dsgd.kernels.order import GOLDEN, draw
-from dsgd.kernels.rows import prefetch
+from dsgd.kernels.rows import Span, prefetch
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
 #: Entries, their columns or None, where each row starts and ends in them, and the constant.
@@ -27,10 +27,13 @@ DualTerms: TypeAlias = tuple[FloatVector, FloatVector, FloatVector, FloatVector,
 # Sums may be taken in any order and products fused into them, which SIMD needs; infinities and NaN keep their meaning.
 _any_order = part(fastmath={"reassoc", "contract"})
 
+#: Passes in a row end when the largest violation has fallen to this share of what it was in the first of them.
+REACH = 0.1
+
 # Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ONE = np.uint64(1)
 _HALF_WORD = np.uint64(32)
-#: Numbers per row in a line of `cd_pass`, and how many visits ahead lines and entries are prefetched.
+#: Numbers per row in a line of `cd_passes`, and how many visits ahead lines and entries are prefetched.
 _LINE = np.uint64(8)
 _FAR = np.uint64(12)
 #: Entries of a row to prefetch, one per cache line: the processor prefetches the rest by itself.
@@ -41,14 +44,9 @@ _NEAR = np.uint64(5)
 
 @_any_order
 def _dot(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    bias: float,
-    weights: FloatVector,
+    values: FloatVector, indices: IndexVector | None, span: Span, bias: float, weights: FloatVector
 ) -> np.floating[Any]:
-    total = np.float64(0.0)
+    (first, last), total = span, np.float64(0.0)
     if indices is None:
         for j in range(last - first):
             total += values[first + j] * weights[j]
@@ -61,14 +59,9 @@ def _dot(
 
 @_any_order
 def _add(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: np.uint64,
-    last: np.uint64,
-    bias: float,
-    weights: FloatVector,
-    factor: float,
+    values: FloatVector, indices: IndexVector | None, span: Span, bias: float, weights: FloatVector, factor: float
 ) -> None:
+    first, last = span
     if indices is None:
         for j in range(last - first):
             weights[j] += factor * values[first + j]
@@ -96,79 +89,6 @@ def best_dual(slack: float, epsilon: float, low: float, high: float, ridge: floa
 
 
 @kernel
-def cd_pass(
-    values: FloatVector,
-    indices: IndexVector | None,
-    bias: float,
-    epsilon: float,
-    lines: FloatVector,
-    weights: FloatVector,
-    active: AnyArray,
-    n_active: np.uint64,
-    threshold: float,
-    key: np.uint64,
-) -> tuple[np.uint64, float]:
-    """Visit the active rows once in random order, minimise over the dual variable of each, and eliminate rows.
-
-    A row is eliminated if its variable is at a bound or at zero and its derivative points outwards by more than
-    `threshold`. `active` holds row numbers (uint32); the first `n_active` are permuted, eliminated ones move to the
-    end. `weights` and the variables in `lines` are updated in place. Returns the rows that stay active and the largest
-    violation seen.
-
-    `lines` has eight numbers per row: target, low, high, ridge, squared norm, variable, and where the row starts and
-    ends in `values`. In one cache line, and prefetched some visits ahead like the entries of the row, they cost one
-    miss instead of eight, which would be most of the time of a visit of a short row.
-    """
-    # Fisher and Yates; the upper half of a word times a range, shifted down, is a draw below it without a division.
-    for place in range(n_active):
-        other = place + (((draw(key, place) >> _HALF_WORD) * (n_active - place)) >> _HALF_WORD)
-        active[place], active[other] = active[other], active[place]
-    worst = 0.0
-    position = np.uint64(0)
-    while position < n_active:
-        if position + _FAR < n_active:
-            prefetch(lines, np.uint64(active[position + _FAR]) * _LINE)
-        if position + _NEAR < n_active:
-            ahead = np.uint64(active[position + _NEAR]) * _LINE
-            begin, end = np.uint64(lines[ahead + np.uint64(6)]), np.uint64(lines[ahead + np.uint64(7)])
-            for entry in range(begin, min(end, begin + _FETCHED), _STEP):
-                prefetch(values, entry)
-            if indices is not None:
-                prefetch(indices, begin)
-                prefetch(indices, begin + np.uint64(16))
-        row = np.uint64(active[position])
-        line = lines[row * _LINE : (row + _ONE) * _LINE]
-        low, high, ridge, old = line[1], line[2], line[3], line[5]
-        first, last = np.uint64(line[6]), np.uint64(line[7])
-        slope = _dot(values, indices, first, last, bias, weights) - line[0] + ridge * old
-        up, down = slope + epsilon, slope - epsilon
-        if old == 0.0:
-            violation = max(-up if high > 0.0 else 0.0, down if low < 0.0 else 0.0)
-            outwards = min(up if high > 0.0 else np.inf, -down if low < 0.0 else np.inf)
-        elif old >= high:
-            violation, outwards = up, -up
-        elif old <= low:
-            violation, outwards = -down, down
-        else:
-            violation, outwards = abs(up if old > 0.0 else down), -1.0
-        if outwards > threshold:
-            n_active -= _ONE
-            # The last active row takes this place and is visited next; eliminated ones are kept behind.
-            active[position] = active[n_active]
-            active[n_active] = np.uint32(row)
-            continue
-        worst = max(worst, violation)
-        position += _ONE
-        if violation > 0.0:
-            curvature = line[4] + ridge
-            new = best_dual(curvature * old - slope, epsilon, low, high, curvature, 0.0)
-            if new != old:
-                line[5] = new
-                _add(values, indices, first, last, bias, weights, new - old)
-    return n_active, worst
-
-
-@kernel
 def cd_passes(
     values: FloatVector,
     indices: IndexVector | None,
@@ -178,29 +98,77 @@ def cd_passes(
     weights: FloatVector,
     active: AnyArray,
     state: FloatVector,
-    eliminates: bool,
-    share: float,
-    most_visits: float,
     key: np.uint64,
 ) -> None:
-    """Make passes as `cd_pass` does, until `most_visits` were made or the largest violation is at most a reach.
+    """Make passes until as many visits were made as may be, or the largest violation is at most a reach.
 
-    `state` has the active rows, the threshold, the reach and, from zero on, passes and visits. A reach below zero is
-    set to `share` of the largest violation of the first pass.
+    A pass visits the active rows once in random order, minimises over the dual variable of each, and eliminates rows: a
+    row whose variable is at a bound or at zero and whose derivative points outwards by more than the threshold, the
+    largest violation of the pass before. `active` holds row numbers (uint32); those that are active are permuted,
+    eliminated ones move to the end. `weights` and the variables in `lines` are updated in place.
+
+    `lines` has eight numbers per row: target, low, high, ridge, squared norm, variable, and where the row starts and
+    ends in `values`. In one cache line, and prefetched some visits ahead like the entries of the row, they cost one
+    miss instead of eight, which would be most of the time of a visit of a short row.
+
+    `state` has the active rows, the threshold, the reach, passes and visits so far, all updated, the most visits, and
+    whether rows are eliminated. A reach below zero is set to `REACH` times the largest violation of the first pass.
     """
-    n_active, threshold, reach, passes = np.uint64(state[0]), state[1], state[2], np.uint64(0)
+    n_active, worst, reach, passes = np.uint64(state[0]), state[1], state[2], np.uint64(0)
     while True:
         state[4] += n_active
         passes += _ONE
-        limit = threshold if eliminates else np.inf
-        n_active, threshold = cd_pass(
-            values, indices, bias, epsilon, lines, weights, active, n_active, limit, key + passes * GOLDEN
-        )
+        limit, seed = worst if state[6] > 0.0 else np.inf, key + passes * GOLDEN
+        for place in range(n_active):
+            other = place + (((draw(seed, place) >> _HALF_WORD) * (n_active - place)) >> _HALF_WORD)
+            active[place], active[other] = active[other], active[place]
+        worst = 0.0
+        position = np.uint64(0)
+        while position < n_active:
+            if position + _FAR < n_active:
+                prefetch(lines, np.uint64(active[position + _FAR]) * _LINE)
+            if position + _NEAR < n_active:
+                ahead = np.uint64(active[position + _NEAR]) * _LINE
+                begin, end = np.uint64(lines[ahead + np.uint64(6)]), np.uint64(lines[ahead + np.uint64(7)])
+                for entry in range(begin, min(end, begin + _FETCHED), _STEP):
+                    prefetch(values, entry)
+                if indices is not None:
+                    prefetch(indices, begin)
+                    prefetch(indices, begin + np.uint64(16))
+            row = np.uint64(active[position])
+            line = lines[row * _LINE : (row + _ONE) * _LINE]
+            low, high, ridge, old = line[1], line[2], line[3], line[5]
+            first, last = np.uint64(line[6]), np.uint64(line[7])
+            slope = _dot(values, indices, (first, last), bias, weights) - line[0] + ridge * old
+            up, down = slope + epsilon, slope - epsilon
+            if old == 0.0:
+                violation = max(-up if high > 0.0 else 0.0, down if low < 0.0 else 0.0)
+                outwards = min(up if high > 0.0 else np.inf, -down if low < 0.0 else np.inf)
+            elif old >= high:
+                violation, outwards = up, -up
+            elif old <= low:
+                violation, outwards = -down, down
+            else:
+                violation, outwards = abs(up if old > 0.0 else down), -1.0
+            if outwards > limit:
+                n_active -= _ONE
+                # The last active row takes this place and is visited next; eliminated ones are kept behind.
+                active[position] = active[n_active]
+                active[n_active] = np.uint32(row)
+                continue
+            worst = max(worst, violation)
+            position += _ONE
+            if violation > 0.0:
+                curvature = line[4] + ridge
+                new = best_dual(curvature * old - slope, epsilon, low, high, curvature, 0.0)
+                if new != old:
+                    line[5] = new
+                    _add(values, indices, (first, last), bias, weights, new - old)
         if reach < 0.0:
-            reach = share * threshold
-        if state[4] >= most_visits or n_active == 0 or threshold <= reach:
+            reach = REACH * worst
+        if state[4] >= state[5] or n_active == 0 or worst <= reach:
             break
-    state[0], state[1], state[2], state[3] = n_active, threshold, reach, passes
+    state[0], state[1], state[2], state[3] = n_active, worst, reach, state[3] + passes
 
 
 @kernel
@@ -210,7 +178,7 @@ def measure(
     """Return the sum of losses at `scores`, the sum of the dual terms at `beta`, and the number of rows to keep active.
 
     A row is put into `active` unless its variable is at a bound or at zero and points outwards by more than
-    `threshold`: the test of `cd_pass`, over all rows.
+    `threshold`: the test of `cd_passes`, over all rows.
     """
     targets, low, high, ridge, epsilon = terms
     loss, dual = 0.0, 0.0
@@ -241,7 +209,7 @@ def score_rows(rows: RowArrays, weights: FloatVector, out: FloatVector) -> None:
     """Write the inner product of every row with the weights, shape (n_features + 1,), into `out`."""
     values, indices, first, last, bias = rows
     for i in range(np.uint64(out.shape[0])):
-        out[i] = _dot(values, indices, first[i], last[i], bias, weights)
+        out[i] = _dot(values, indices, (first[i], last[i]), bias, weights)
 
 
 @kernel
@@ -250,7 +218,7 @@ def add_rows(rows: RowArrays, factors: FloatVector, out: FloatVector) -> None:
     values, indices, first, last, bias = rows
     for i in range(np.uint64(factors.shape[0])):
         if factors[i] != 0.0:
-            _add(values, indices, first[i], last[i], bias, out, factors[i])
+            _add(values, indices, (first[i], last[i]), bias, out, factors[i])
 
 
 @kernel
@@ -258,8 +226,8 @@ def hessian_rows(rows: RowArrays, factors: FloatVector, weights: FloatVector, ou
     """Add to `out` the sum of ``factor_i (x_i . weights) x_i``: every row is read once."""
     values, indices, first, last, bias = rows
     for i in range(np.uint64(factors.shape[0])):
-        product = factors[i] * _dot(values, indices, first[i], last[i], bias, weights)
-        _add(values, indices, first[i], last[i], bias, out, product)
+        product = factors[i] * _dot(values, indices, (first[i], last[i]), bias, weights)
+        _add(values, indices, (first[i], last[i]), bias, out, product)
 
 
 @kernel

@@ -92,12 +92,7 @@ class _State:
 
 
 def solve_newton(
-    problem: LinearProblem,
-    *,
-    tol: float,
-    max_iter: int,
-    team: Team,
-    start: LinearSolution | None = None,
+    problem: LinearProblem, *, tol: float, max_iter: int, team: Team, start: LinearSolution | None = None
 ) -> LinearSolution:
     """Solve by Newton's method."""
     rows, n_rows = problem.rows, problem.rows.n_rows
@@ -253,12 +248,7 @@ def _multiply(
 
 
 def _exact_step(
-    smoothed: LinearProblem,
-    centre: FloatVector,
-    state: _State,
-    direction: FloatVector,
-    along: FloatVector,
-    team: Team,
+    smoothed: LinearProblem, centre: FloatVector, state: _State, direction: FloatVector, along: FloatVector, team: Team
 ) -> float:
     """Return the step to near the minimum along a direction: Newton on the derivative, kept inside a bracket."""
     linear, square = float(state.weights @ direction), float(direction @ direction)

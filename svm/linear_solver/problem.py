@@ -276,7 +276,7 @@ def _pack(shard: Shard, kept: IntVector, bias: float) -> LinearRows:
     starts = np.zeros(kept.shape[0] + 1, np.uint64)
     np.cumsum(np.diff(shard.indptr)[kept], out=starts[1:])
     values, indices = np.empty(int(starts[-1]), shard.dtype), np.empty(int(starts[-1]), np.uint32)
-    place_sparse(shard.values, shard.indices, shard.indptr, source, place, values, indices, starts)
+    place_sparse((shard.values, shard.indices, shard.indptr), source, place, (values, indices, starts))
     return LinearRows(values, indices, starts[:-1], starts[1:], shard.n_features, bias)
 
 

@@ -32,7 +32,6 @@ rows twice. A Newton step reads all rows once, and those with curvature twice pe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -57,56 +56,6 @@ _REACH = {"dual_cd": 3.0, "newton": 30.0}
 #: A round is solved until its own gap is this share of the gap of the whole, or of the tolerance.
 _SHARE = 0.2
 _MOST_ROUNDS = 100
-
-#: Solves a penalised problem: problem, solver, tolerance, most iterations, start.
-Solve = Callable[[LinearProblem, str, float, int, LinearSolution | None], LinearSolution]
-
-
-def solve_free_intercept(
-    problem: LinearProblem, solver: str, solve: Solve, *, tol: float, max_iter: int, team: Team
-) -> LinearSolution:
-    """Solve a problem with a free intercept; return the best weights, it last, and balanced dual variables."""
-    rows = problem.rows
-    best: FloatVector = np.zeros(rows.width)
-    best_duals: FloatVector = np.zeros(rows.n_rows)
-    costs = np.flatnonzero(problem.high > problem.low)
-    if costs.size:
-        targets = problem.targets[costs]
-        best[-1] = 0.5 * (float(targets.max()) + float(targets.min())) / rows.bias
-    primal, dual, _ = certify(problem, best, best_duals, team)
-    if primal == 0.0:  # this intercept alone leaves no loss, as for targets that are all equal
-        return LinearSolution(best, best_duals, primal, dual, 0, True, "constant")
-    # Rows of constants alone have length zero, and any column will do.
-    length = float(np.sqrt(np.mean(rows.norms(team) - rows.bias**2))) or 1.0
-    by_newton = solver == "newton" or (solver == "auto" and (problem.is_smooth or is_small(rows)))
-    scale = _REACH["newton" if by_newton else "dual_cd"] * length
-    wide = replace(rows, bias=scale)
-    primal, dual = np.inf, 0.0
-    path = _Path()
-    last: LinearSolution | None = None
-    goal, before, n_iter, names = max(tol, 0.1), np.inf, 0, list[str]()
-    for _ in range(_MOST_ROUNDS):
-        centred = replace(problem, rows=wide, targets=problem.targets - scale * path.centre, penalizes_intercept=True)
-        last = solve(centred, solver, goal, max_iter - n_iter, last)
-        n_iter += last.n_iter
-        names += [name for name in last.solver.split(", ") if name not in names]
-        if solver == "auto":
-            solver = last.solver.split(", ")[-1]  # a change over is for good
-        weights = last.weights.copy()
-        weights[-1] = (path.centre + last.weights[-1]) * scale / rows.bias
-        new_primal, new_dual, _ = certify(problem, weights, last.duals, team)
-        if new_primal < primal:
-            best, primal = weights, new_primal
-        if new_dual > dual:
-            best_duals, dual = shrunk(last.duals, team), new_dual
-        gap = relative_gap(primal, dual)
-        if gap <= tol or n_iter >= max_iter:
-            break
-        # A round that changes little was solved too loosely to tell where to go.
-        goal = min(goal if gap < 0.5 * before else max(0.2 * goal, 1e-15), _SHARE * max(tol, min(gap, 1.0)))
-        before = gap
-        last.weights[-1] = path.move(float(last.weights[-1]))
-    return LinearSolution(best, best_duals, primal, dual, n_iter, relative_gap(primal, dual) <= tol, ", ".join(names))
 
 
 class _Path:
@@ -171,11 +120,52 @@ def solve_linear(
     seed: int = 0,
     start: LinearSolution | None = None,
 ) -> LinearSolution:
-    """Solve one output of a linear SVM."""
-    solve = partial(_solve_penalised, team=team, seed=seed)
+    """Solve one output of a linear SVM; with a free intercept, from no start, to balanced dual variables."""
+    limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "team": team}
     if problem.penalizes_intercept:
-        return solve(problem, solver, tol, max_iter, start)
-    return solve_free_intercept(problem, solver, solve, tol=tol, max_iter=max_iter, team=team)
+        return _solve_penalised(problem, solver, start, seed, limits)
+    rows = problem.rows
+    best: FloatVector = np.zeros(rows.width)
+    best_duals: FloatVector = np.zeros(rows.n_rows)
+    costs = np.flatnonzero(problem.high > problem.low)
+    if costs.size:
+        targets = problem.targets[costs]
+        best[-1] = 0.5 * (float(targets.max()) + float(targets.min())) / rows.bias
+    primal, dual, _ = certify(problem, best, best_duals, team)
+    if primal == 0.0:  # this intercept alone leaves no loss, as for targets that are all equal
+        return LinearSolution(best, best_duals, primal, dual, 0, True, "constant")
+    # Rows of constants alone have length zero, and any column will do.
+    length = float(np.sqrt(np.mean(rows.norms(team) - rows.bias**2))) or 1.0
+    by_newton = solver == "newton" or (solver == "auto" and (problem.is_smooth or is_small(rows)))
+    scale = _REACH["newton" if by_newton else "dual_cd"] * length
+    wide = replace(rows, bias=scale)
+    primal, dual = np.inf, 0.0
+    path = _Path()
+    last: LinearSolution | None = None
+    goal, before, n_iter, names = max(tol, 0.1), np.inf, 0, list[str]()
+    for _ in range(_MOST_ROUNDS):
+        centred = replace(problem, rows=wide, targets=problem.targets - scale * path.centre, penalizes_intercept=True)
+        left = {**limits, "tol": goal, "max_iter": max_iter - n_iter}
+        last = _solve_penalised(centred, solver, last, seed, left)
+        n_iter += last.n_iter
+        names += [name for name in last.solver.split(", ") if name not in names]
+        if solver == "auto":
+            solver = last.solver.split(", ")[-1]  # a change over is for good
+        weights = last.weights.copy()
+        weights[-1] = (path.centre + last.weights[-1]) * scale / rows.bias
+        new_primal, new_dual, _ = certify(problem, weights, last.duals, team)
+        if new_primal < primal:
+            best, primal = weights, new_primal
+        if new_dual > dual:
+            best_duals, dual = shrunk(last.duals, team), new_dual
+        gap = relative_gap(primal, dual)
+        if gap <= tol or n_iter >= max_iter:
+            break
+        # A round that changes little was solved too loosely to tell where to go.
+        goal = min(goal if gap < 0.5 * before else max(0.2 * goal, 1e-15), _SHARE * max(tol, min(gap, 1.0)))
+        before = gap
+        last.weights[-1] = path.move(float(last.weights[-1]))
+    return LinearSolution(best, best_duals, primal, dual, n_iter, relative_gap(primal, dual) <= tol, ", ".join(names))
 
 
 def make_l1_columns(rows: LinearRows, *, penalizes_intercept: bool) -> Columns:
@@ -212,18 +202,10 @@ def solve_l1(problem: LinearProblem, columns: Columns, *, tol: float, max_iter: 
 
 
 def _solve_penalised(
-    problem: LinearProblem,
-    solver: str,
-    tol: float,
-    max_iter: int,
-    start: LinearSolution | None,
-    *,
-    team: Team,
-    seed: int,
+    problem: LinearProblem, solver: str, start: LinearSolution | None, seed: int, limits: dict[str, Any]
 ) -> LinearSolution:
     """Solve a problem whose intercept is penalised; see `solve_linear`."""
     rows = problem.rows
-    limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "team": team}
     is_easy = problem.is_smooth and rows.n_rows >= rows.width
     if solver == "newton" or (solver == "auto" and (is_easy or is_small(rows))):
         return solve_newton(problem, **limits, start=start or _from_sample(problem, **limits))
@@ -238,7 +220,7 @@ def _solve_penalised(
         first = descend(
             patience=PATIENCE + rows.width / COLUMNS_PER_PASS + READS_AHEAD / max(rows.n_entries, FEW_ENTRIES)
         )
-    if first.converged or first.n_iter >= max_iter:
+    if first.converged or first.n_iter >= limits["max_iter"]:
         return first
     second = solve_newton(problem, **limits, start=first)
     # On columns of very unlike scales Newton's method may end further off than it began.

@@ -131,16 +131,17 @@ def test_what_is_not_finite_is_not_lost(n, bad):
                                               np.uint64(0)))  # fmt: skip
 
 
-@numba.njit
-def dot_of_row(values, indices, first, last, weights, base):
-    """Call the row kernel as other kernels do."""
-    return row_dot(values, indices, first, last, weights, base)
+_dot, _add = numba.njit(lambda *given: row_dot(*given)), numba.njit(lambda *given: add_row(*given))
 
 
-@numba.njit
-def add_to_row(values, indices, first, last, weights, base, factor):
+def dot_of_row(values, indices, first, last, *more):
     """Call the row kernel as other kernels do."""
-    add_row(values, indices, first, last, weights, base, factor)
+    return _dot(values, None if indices is None else (indices, np.zeros(1, np.uint64)), (first, last), *more)
+
+
+def add_to_row(values, indices, first, last, *more):
+    """Call the row kernel as other kernels do."""
+    _add(values, None if indices is None else (indices, np.zeros(1, np.uint64)), (first, last), *more)
 
 
 FRESH = """
@@ -209,10 +210,10 @@ def test_a_leaf_kernel_cannot_allocate(tmp_path, monkeypatch):
 
 @numba.njit
 def _visit(values, rows, n_features, weights, scratch, width):
-    n, d = np.uint64(len(rows)), np.uint64(n_features)
-    predict_dense(values, rows, n, d, weights, scratch, np.uint64(width))
-    multiply_rows(values, rows, n, d, scratch)
-    add_dense(values, rows, n, d, weights, scratch, np.uint64(width))
+    block, panel, n = (values, rows, np.uint64(n_features)), (weights, scratch, np.uint64(width)), np.uint64(len(rows))
+    predict_dense(block, n, panel)
+    multiply_rows(block, n, scratch)
+    add_dense(block, n, panel)
 
 
 # One vector and pairs of them, and rows that end within one.

@@ -24,7 +24,6 @@ import dsgd
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs.frames import as_table, batches
 from dsgd.preprocessing import ColumnEncoder
-from dsgd.preprocessing.encoder import learned
 from dsgd.preprocessing.statistics import Moments
 
 pd = pytest.importorskip("pandas")
@@ -139,7 +138,10 @@ def test_the_encoder_is_the_same_however_the_rows_are_cut() -> None:
     for options in ({"categorical": "onehot"}, {"max_categories": 3, "n_hashed": 16}, {"min_frequency": 260}):
         encoder = ColumnEncoder(dtype=np.float64, **options)
         at_once = clone(encoder).fit(whole)
-        in_parts = learned(clone(encoder), batches(as_table(whole), 77))
+        statistics = encoder.statistics_of(as_table(whole))
+        for part in batches(as_table(whole), 77):
+            statistics.add(part)
+        in_parts = clone(encoder).learn(statistics)
         assert at_once._layout == in_parts._layout
         assert abs(at_once.transform(whole) - in_parts.transform(whole)).max() == 0
 

@@ -245,7 +245,7 @@ def test_values_of_a_product_that_serve_two_ranks_are_computed_once(n_ranks, n_s
     """Each rank has the sums of its targets, and all together compute few more values than one would have to."""
     for name, size in (("_STRIP", 16), ("_RIGHT_ROWS", 16), ("_CHUNK", 5)):
         monkeypatch.setattr(products, name, size)
-    monkeypatch.setattr(products, "_FEW", 0)
+    monkeypatch.setattr("dsgd.svm.kernels.matrix._FEW", 0)
     X, _ = problem(sparse=False, n=60)
     K = rbf_kernel(X, gamma=0.3)
 
@@ -268,7 +268,7 @@ def test_values_of_a_product_that_serve_two_ranks_are_computed_once(n_ranks, n_s
 @pytest.mark.parametrize("few", [59, 60])
 def test_a_product_with_few_sources_sends_nothing(few, monkeypatch):
     """Where the rows of all samples are on all ranks, each computes what few sources add to its own targets."""
-    monkeypatch.setattr(products, "_FEW", few)
+    monkeypatch.setattr("dsgd.svm.kernels.matrix._FEW", few)
     X, _ = problem(sparse=False, n=60)
     K = rbf_kernel(X, gamma=0.3)
 
@@ -361,13 +361,12 @@ def test_ranks_find_the_duality_gap_of_one(bound, by_sign):
     y, f = rng.choice([-1.0, 1.0], size=(2, 60)), np.round(rng.normal(size=(2, 60)), 1)
     upper = np.where(rng.random((2, 60)) < 0.9, 1.0 + rng.random((2, 60)), bound)
     alpha = np.where(rng.random((2, 60)) < 0.5, 0.0, np.minimum(upper, 1.0) * rng.random((2, 60)))
-    group = (y < 0).astype(np.int64) if by_sign else np.zeros(y.shape, np.int64)
-    expected = duality_gap(y, upper, alpha, f, group, 1 + by_sign)
+    dual = Dual(y, np.zeros_like(y), upper, alpha, by_sign)
+    expected = duality_gap(dual, alpha, f)
 
     def find(rank: Any, data: Any) -> float:
         peers = Peers(60, rank.group, np.arange(60) % 2, rank.check)
-        parts = [part[:, peers.here] for part in (y, upper, alpha, f, group)]
-        return duality_gap(*parts, 1 + by_sign, peers)
+        return duality_gap(dual.take(peers.here), alpha[:, peers.here], f[:, peers.here], peers)
 
     for n_ranks in (2, 3):  # one of three has no samples
         found = run_on_threads(find, [None] * n_ranks, (), timeout_s=20.0).value

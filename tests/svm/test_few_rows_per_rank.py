@@ -10,7 +10,6 @@ import pytest
 from scipy.sparse import csr_array
 
 from dsgd.svm import SVC, SVR
-from dsgd.svm.kernels import products
 from svm_gangs import blocks_between, fit_on_ranks
 
 
@@ -36,7 +35,7 @@ def objective_of_one(machine: Any, n: int, sparse: bool) -> float:
 @pytest.mark.parametrize("machine", [SVC, SVR])
 def test_a_rank_without_rows_takes_part(machine, n, shares, sparse, n_jobs, monkeypatch):
     """Whatever threads a rank has, one that holds no rows, or one, ends with the model of the ranks that hold them."""
-    monkeypatch.setattr(products, "_FEW", 0)  # of any two ranks' rows each computes half of the values
+    monkeypatch.setattr("dsgd.svm.kernels.matrix._FEW", 0)  # of any two ranks' rows each computes half of the values
     rows, y = problem(n, sparse)
     classes = np.unique(y) if machine is SVC else None
     model = machine(C=10.0, gamma=1.0, cache_size=0.01, n_jobs=n_jobs)

@@ -187,25 +187,9 @@ def shared_walk(
     # Nobody asks for a column that no row has.
     frequencies[frequencies == 0.0] = 1.0
     state.t += group.rank
-    values, indices, indptr, index, targets, weights, classes, *_ = optimizer.arguments(params, shard, state)
-    return partial(
-        run_shared_rows,
-        values,
-        indices,
-        indptr,
-        index,
-        targets,
-        weights,
-        classes,
-        params,
-        frequencies,
-        state.factors if optimizer.objective.is_coupled else None,
-        state.counters,
-        state.constants,
-        state.codes,
-        state.order,
-        float(group.size),
-    )
+    rows, sparse, _, _, steps = optimizer.arguments(params, shard, state)
+    factors = state.factors if optimizer.objective.is_coupled else None
+    return partial(run_shared_rows, rows, sparse, params, frequencies, factors, steps, float(group.size))
 
 
 def _column_counts(shard: Shard) -> FloatVector:
