@@ -23,7 +23,6 @@ from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Row, Run, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
-from dsgd.study.parts import measure_parts, parts_figure, parts_table
 from dsgd.study.published import STATEMENTS, Interval, largest, ratio, were_busy
 
 __all__ = ["STUDY"]
@@ -204,7 +203,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     gangs = [_Gang(cell.rows) for cell in cells_of(rows, "wire", "ranks")]
     ratios = [one for gang in gangs for one in gang.ratios]
     chosen = [one for gang in gangs for one in gang.auto_ratios.values()]
-    parts = measure_parts(sizes=tuple(study.parts)) if study.parts else []
     answer = (
         f"The model predicted {_share_close(ratios):.0%} of {len(ratios)} times within a quarter "
         f"(median {statistics.median(ratios):.2f} of what was measured)."
@@ -217,21 +215,19 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         )
         highlights.append((f"{statistics.median(chosen):.2f}x", "the fastest algorithm's time with auto, median"))
     sizes = joined(map(_size_text, sorted(set(study.sizes))))
-    links, tables = _link_table(gangs), [*map(_table, gangs), *([parts_table(parts)] if parts else [])]
     return {
         "answer": answer,
         "ran": [("Grid", f"vectors of {sizes}; {study.repeats} repetitions, algorithms in turn")],
         "highlights": [*highlights, (f"{len(rows):,}", f"sums timed in {len(gangs)} gangs")],
-        "data": [links],
+        "data": [_link_table(gangs)],
         "claims": [claim for gang in gangs for claim in _claims(gang)],
         "source": (
             "The claims are those of this library. Costs of the algorithms are those of "
             f"{'; '.join(map(str, _COSTS.values()))}."
         ),
-        "figures": [_figure(gangs), *([parts_figure(parts)] if parts else [])],
-        "tables": tables,
+        "figures": [_figure(gangs)],
+        "tables": [*map(_table, gangs)],
         "citations": [one.bibtex(key) for key, one in _COSTS.items()],
-        "terminal": [links, *tables],
     }
 
 
@@ -329,8 +325,6 @@ STUDY: Final = Study(
             ALGORITHMS, "Algorithms, as ring,rabenseifner; a wrong name lists them.", choices=ALGORITHMS
         ),
         "repeats": Option(30, "Times that each sum is made.", least=1, demo=20),
-        # Sizes of the parts of a box whose sums are simulated. Of the large ones, the trees alone take seconds.
-        "parts": Option((3, 4, 5, 6, 7, 8), may_be_empty=True, demo=(3, 4, 5)),
     },
     grids=[
         Grid(
@@ -344,10 +338,7 @@ STUDY: Final = Study(
         )
     ],
     report=_report,
-    about=(
-        "In every gang alpha, beta and gamma are measured first, and the times of all sums predicted from them. Then "
-        "come simulated sums in parts of a box of accelerators."
-    ),
+    about="In every gang alpha, beta and gamma are measured first, and the times of all sums predicted from them.",
     examples=(
         "dsgd study collectives --demo --out demo/",
         "dsgd study collectives --wires shm,tcp --ranks 2,4 --sizes 8,4096,65536,1048576 --repeats 50 --out study/",

@@ -414,19 +414,9 @@ _SPEEDUP: Final = (
     "How much less work an agent has than one machine with all rows, until its excess risk is within a tenth of what "
     "that reaches at best; no point where it never is. Medians over seeds."
 )
-# What the lowest risk is drawn along: the name of the figure, the axis, and the caption.
-_RISKS: Final = {
-    "rows": ("rows", "rows per agent", "Lowest excess risk of all steps against rows per agent; medians over seeds."),
-    "features": (
-        "number",
-        "features",
-        "Lowest excess risk of all steps against features of a row; medians over seeds.",
-    ),
-}
 _MACHINES: Final = (
     "Accuracy on test rows against seconds of training on one thread; each point is a number of features."
 )
-_VALUES: Final = "Root mean squared error of kernel values against features of a row; medians over seeds."
 
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
@@ -435,8 +425,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     by_features, machines = _varied(sizes, "features", "rows"), [row for row in rows if row["part"] == "machines"]
     figures: list[Figure] = []
     if sizes:
-        figures = [_courses(usual), _risk_figure(usual, "rows"), _speedups(usual)]
-        figures.append(_risk_figure(by_features, "features"))
+        figures = [_courses(usual), _speedups(usual)]
     return {
         "answer": _answer(sizes, sets),
         "ran": [
@@ -456,18 +445,9 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "figures": [
             *figures,
             *([_machines(sets)] if sets else []),
-            *([_errors(values)] if values else []),
         ],
         "tables": [*([_machine_table(sets)] if sets else []), *(_size_tables(usual) if sizes else [])],
         "details": [_best_table(by_features, ", by features")] if sizes else [],
-        "facts": {
-            "best": {
-                f"{size.rows} rows, {size.features} features": {
-                    name: cell.median("best") for name, cell in size.cells.items()
-                }
-                for size in sizes
-            }
-        },
     }
 
 
@@ -498,15 +478,6 @@ def _courses(sizes: Sequence[_Size]) -> Figure:
     return Figure("features_steps", "Excess risk by steps", _STEPS, panels, columns=2)
 
 
-def _risk_figure(sizes: Sequence[_Size], along: str) -> Figure:
-    """Return the lowest excess risk of all graphs along rows or features."""
-    name, axis, caption = _RISKS[along]
-    points = {graph: [(size, size.cells[graph]) for size in sizes if graph in size.cells] for graph in _NAMES}
-    lines = lines_of(points, lambda at: float(getattr(at[0], along)), lambda at: at[1].stat("best"), _LOOKS)
-    panel = Panel("", Axis(axis, "log"), Axis("lowest excess risk", "log"), lines)
-    return Figure(f"features_{name}", f"Excess risk by {axis}", caption, [panel], columns=1)
-
-
 def _speedups(sizes: Sequence[_Size]) -> Figure:
     lines: list[Line | Level] = []
     for number, name in enumerate(GRAPHS):
@@ -535,15 +506,6 @@ def _machines(sets: Sequence[_Set]) -> Figure:
         ]  # fmt: skip
         panels.append(Panel(one.dataset, Axis("training", "log", "s"), Axis("accuracy", unit="%"), lines))
     return Figure("features_machines", "Features beside the exact machine", _MACHINES, panels)
-
-
-def _errors(values: Sequence[Cell]) -> Figure:
-    lines = [
-        line_of(name, [float(cell.features) for cell in values], [cell.median(name) for cell in values], number)
-        for number, name in enumerate(("plain", "orthogonal"))
-    ]
-    panel = Panel("", Axis("features", "log"), Axis("error of kernel values", "log"), lines)
-    return Figure("features_values", "Error of kernel values by features", _VALUES, [panel], columns=1)
 
 
 def _sizes(study: Study) -> list[tuple[int, int]]:

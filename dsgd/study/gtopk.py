@@ -458,17 +458,10 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             (lost_text, f"of the chosen mass is lost by put-back on {_MERGED[-1]} ranks"),
         ],
         "claims": [*check_convergence(lessons), *claims],
-        "figures": [
-            *([_courses_figure(lessons)] if lessons else []),
-            cost.efficiency_figure(curves, sizes),
-            cost.mass_figure(_MERGED, [(row["put_back"], row["conserving"]) for row in lost]),
-        ],
+        "figures": [_courses_figure(lessons)] if lessons else [],
         "data": [data_table([row for row in rows if "curve" in row], "a row", "commonest label")] if lessons else [],
         "tables": tables,
         "rows": [*rows, *own_rows, *({"key": f"mass-{row['ranks']}", **row} for row in lost)],
-        # What has a line for each number of ranks too is on the page.
-        "terminal": [table for table in tables if len(table.rows) <= max(len(curves), len(_MERGED))],
-        "facts": {"ranks": study.ranks, "steps": [step.as_row() for step in steps], "mass": lost},
     }
 
 

@@ -18,8 +18,7 @@ from dsgd.collectives.cost import Link
 from dsgd.collectives.payloads import Entries, merge_all
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError
-from dsgd.report import Axis, Claim, Figure, Panel, Table, figure_text, period_axis
-from dsgd.study.frame.report import line_of
+from dsgd.report import Claim, Table, figure_text
 from dsgd.study.frame.rows import Row, cells_of
 from dsgd.study.published import FIGURES, STATEMENTS, average, exact, were_busy
 
@@ -335,36 +334,3 @@ def check_gtopk_claims(steps: Sequence[Scaling], size: int, rows: Sequence[Row] 
             is_busy = busy and bool(step.repeats)
             claims.append(statement.judged(data, found, note, busy=is_busy, baseline=f"1x: {other}"))
     return claims
-
-
-def efficiency_figure(curves: Sequence[Sequence[Scaling]], sizes: Sequence[int]) -> Figure:
-    """Return efficiency by ranks, a panel for each network and compute time."""
-    sums = (("dense ring", "dense_s"), ("Top-k", "topk_s"), ("gTop-k, tree", "tree_s"), ("packed", "packed_s"))
-    known = [size for size in sizes if size in SIZES]
-    panels = []
-    for steps in curves:
-        marks, model = [], steps[0].model.name
-        for number, (label, name) in enumerate(sums):
-            efficiencies = [step.efficiency(getattr(step, name)) for step in steps]
-            marks.append(line_of(label, sizes, efficiencies, number, marker=""))
-            if number < len(_WAYS):
-                said = [SPEEDS[model].efficiency(_WAYS[number][0], size) for size in known]
-                marks.append(line_of(f"{label}, published", known, said, number, dash="solid", width=0, hollow=True))
-        title = f"{model}: {1e3 * steps[0].compute_s:,.0f} ms ({steps[0].basis})"
-        panels.append(Panel(title, period_axis("ranks", sizes), Axis("scaling efficiency", unit="%"), marks))
-    caption = (
-        "Share of a step that computes. Lines: from the cost of messages, nothing overlapped, with the compute time in "
-        "the title. Rings: speeds that the authors measured."
-    )
-    return Figure("efficiency", "Scaling efficiency", caption, panels, share="xy")
-
-
-def mass_figure(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> Figure:
-    """Return the shares of the chosen mass that are lost, by number of ranks."""
-    marks = [
-        line_of(label, sizes, [share[number] for share in shares], number)
-        for number, label in enumerate(("put-back, as published", "conserving"))
-    ]
-    panel = Panel("", period_axis("ranks", sizes), Axis("chosen mass lost in one sum", unit="%"), marks)
-    caption = "Entries that every rank chose and that are neither applied nor kept for later, in one sum by a tree."
-    return Figure("mass", "What is lost", caption, [panel])

@@ -220,9 +220,6 @@ _COLUMNS: Final = {
     "peak memory": "peak_rss_bytes:B",
 }  # fmt: skip
 _EXCHANGED: Final = ("encode s", "wire s", "wait s", "comm. share", "dispersion", "exchanges", "sent")
-_BRIEF: Final = (
-    "ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy", "balanced", "exchanges",
-)  # fmt: skip
 _TIME: Final = (
     "ranks", "every", "time s", "compute s", "encode s", "wire s", "wait s", "comm. share", "comm. saved",
     "x sequential", "exchanges", "sent", "peak memory",
@@ -231,11 +228,6 @@ _WORTH: Final = (
     "ranks", "every", "accuracy", "lowest", "highest", "balanced", "F1", "training accuracy", "objective",
     "dispersion",
 )  # fmt: skip
-
-
-def results_table(rows: Sequence[Row], dataset: str, columns: Sequence[str]) -> Table:
-    """Return a row per number of ranks and period on a dataset, with some of the columns."""
-    return _results(next(one for one in sets_of(rows) if one.name == dataset), columns, "Results")
 
 
 def _results(one: PeriodRows, columns: Sequence[str], title: str) -> Table:
@@ -330,7 +322,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     claims = _claims(sets)
     answer, highlights = _answer(_gains(sets), claims)
     note = "commonest label: test accuracy of always predicting it; best possible: of a generated set, from its noise."
-    columns = ("train_s", "communication_s", "test_accuracy", "balanced_accuracy", "majority_accuracy", "objective")
     return {
         "answer": answer,
         "ran": [
@@ -358,15 +349,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             for one in sets
         ],
         "details": [_target_table(sets, study.target_excess)],
-        "terminal": [_results(one, _BRIEF, "Results") for one in sets],
-        "facts": {
-            "cells": [
-                {"dataset": one.name, "ranks": cell.ranks, "every": cell.every, "seeds": len(cell.rows)}
-                | cell.medians(*columns)
-                for one in sets
-                for cell in one.cells
-            ]
-        },
     }
 
 

@@ -487,7 +487,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             for one in points
         ],
         "rows": columns,
-        "facts": {"points": columns},
     }
 
 

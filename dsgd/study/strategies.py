@@ -186,7 +186,10 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "doubts": [mixed] if len({row["schedule"] for row in rows}) > 1 else [],
         "data": [
             data_table(
-                rows, "features", "non-zero", "commonest label",
+                rows,
+                "features",
+                "non-zero",
+                "commonest label",
                 note="commonest label: test accuracy of always predicting it.",
             )
         ],
@@ -202,16 +205,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             for figure in (front_figure(gang, excess, f"pareto{tail}"), *_curves(gang, excess, tail))
         ],
         "tables": [strategy_table(gang, excess=excess) for gang in gangs],
-        "facts": {
-            "gangs": [
-                {
-                    "name": gang.name, "target": gang.target(excess), "reached": gang.reached(excess),
-                    "front": gang.front(excess),
-                }
-                for gang in gangs
-            ]
-        },
-    }  # fmt: skip
+    }
 
 
 def _curves(gang: StrategyGang, excess: float, tail: str) -> list[Figure]:

@@ -76,9 +76,7 @@ _FEATURES: Final = features.STUDY.replace(
 _ZERO_COPY: Final = transports.STUDY.replace(
     ways=("none", "rpc", "ring", "registered"), sizes=(), models=("logistic", "25M"), repeats=7
 )
-_SUMS: Final = collectives.STUDY.replace(
-    wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20, parts=()
-)
+_SUMS: Final = collectives.STUDY.replace(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
 _PRESETS: Final = elimination.STUDY.replace(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
     presets=("none", "multi", "auto"), caches=("small",), cache_share=0.01, ranks=(2,), rank_problems=("clean",),

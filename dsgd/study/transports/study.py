@@ -401,11 +401,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             *(_copies_table(cells, size) for size in dict.fromkeys((*sizes[-1:], *sizes[:1]))),
             *([_training_table(cells)] if "training" in parts else []),
         ],
-        "facts": {
-            "copies": {
-                f"{cell.way}, {cell.n_bytes} bytes": round(cell.copies(), 3) for cell in cells if cell.part == "counts"
-            }
-        },
     }
 
 
