@@ -60,7 +60,7 @@ def test_every_option_that_a_benchmark_reads_is_one_that_it_has(benchmark):
         assert set(getattr(options, "only", ())) <= set(getattr(module, "CASES", ()))
 
 
-@pytest.mark.parametrize("name", ["ledger", "svmlight", "leaders"])
+@pytest.mark.parametrize("name", ["ledger", "leaders"])
 @pytest.mark.slow
 def test_small_benchmarks_run_and_write_rows(name, tmp_path, capsys):
     """The quick form of a small benchmark prints a table, and its rows say where they were measured."""
