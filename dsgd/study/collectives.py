@@ -8,12 +8,13 @@ one length take turns, so that other load on the machine affects all of them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives import Group, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
+from dsgd.collectives import Group, Link, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
 from dsgd.collectives.cost import ALGORITHMS
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Axis, Claim, Figure, Line, Mark, Panel, Publication, Table
@@ -141,7 +142,7 @@ class _Gang:
         known = [one for one in found if one is not None]
         return largest(known) if known else None
 
-    def prediction(self) -> Interval | None:
+    def prediction(self, predicted_s: Callable[[Row], float] = itemgetter("predicted_s")) -> Interval | None:
         """Return predicted over measured time: the median over all runs, with its interval.
 
         It is the interval over the repetitions, and over the calibrations where the gang was calibrated several times.
@@ -150,7 +151,7 @@ class _Gang:
         for row in self.rows:
             for repeat, seconds in _times(row).items():
                 run = repeat if len(self.calibrations) == 1 else _calibration(row)
-                by_run.setdefault(run, []).append(row["predicted_s"] / seconds)
+                by_run.setdefault(run, []).append(predicted_s(row) / seconds)
         medians = {run: statistics.median(ratios) for run, ratios in by_run.items()}
         return ratio(medians, dict.fromkeys(medians, 1.0))
 
@@ -165,6 +166,12 @@ def _calibration(row: Row) -> tuple[float, float]:
     return row["latency_s"], row["byte_s"]
 
 
+def _bytes_alone_s(row: Row) -> float:
+    """Return what a model predicts in which messages cost nothing but their bytes."""
+    link = Link(byte_s=row["byte_s"], added_byte_s=row["added_byte_s"])
+    return allreduce_seconds(row["algorithm"], row["n_bytes"], row["ranks"], link)
+
+
 def _share_close(ratios: Sequence[float]) -> float:
     return sum(abs(one - 1.0) <= _CLOSE for one in ratios) / len(ratios)
 
@@ -176,7 +183,7 @@ def _claims(gang: _Gang) -> list[Claim]:
     rings = [at["ring"]["seconds"] / gang.fastest(n)["seconds"] for n, at in gang.at.items() if "ring" in at]
     ring = f"{max(rings):.2f}x: always the ring" if rings else ""
     note = "At the worst of all lengths. By default auto uses one calibration, so that sums are equal on all wires."
-    often = len(gang.calibrations)
+    control, often = model.control("bytes alone", gang.prediction(_bytes_alone_s)), len(gang.calibrations)
     over = (
         f"the interval is over {often} calibrations."
         if often > 1
@@ -192,7 +199,7 @@ def _claims(gang: _Gang) -> list[Claim]:
         else auto.judged(gang.name, excess, note, busy=busy, baseline=ring),
         model.not_run(gang.name, "Nothing was measured.")
         if found is None
-        else model.judged(gang.name, found, told, busy=busy),
+        else model.judged(gang.name, found, told, busy=busy, controls=[control]),
     ]
 
 

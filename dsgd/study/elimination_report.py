@@ -213,7 +213,7 @@ def _same_optimum(summary: EliminationSummary, problem: str) -> Claim:
     note = f"Widest gap over all samples in float64: {widest:.2g} (tol {cell.tol:g}); farthest preset: {cell.method}."
     if n_open:
         return statement.said(problem, f"{worst:.1e}", "fails", f"{note} {n_open} runs stopped with an open gap.")
-    return statement.judged(problem, exact(worst), note)
+    return statement.judged(problem, exact(worst), note, controls=[statement.control("a model of zeros", exact(1.0))])
 
 
 def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
