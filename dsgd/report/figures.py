@@ -378,15 +378,6 @@ class Figure:
             return [axes[0].limits(together)] * len(axes)
         return [axis.limits(panel.values(side)) for axis, panel in zip(axes, self.panels, strict=True)]
 
-    def legend(self) -> dict[str, Line | Bars | Level | Band]:
-        """Return the first mark of each name that stands in the legend."""
-        found: dict[str, Line | Bars | Level | Band] = {}
-        for panel in self.panels:
-            for mark in panel.marks:
-                if not isinstance(mark, Words) and mark.label:
-                    found.setdefault(mark.label, mark)
-        return found
-
 
 def series(number: int) -> tuple[Colour, str, Dash]:
     """Return colour, marker and dashes of a series by its number, the same in all figures."""

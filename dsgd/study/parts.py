@@ -52,8 +52,7 @@ class PartOfBox:
     # The accelerators, the first of all sets with these links, and how many such sets there are.
     members: tuple[int, ...]
     n_sets: int
-    # How many trees are packed, and rings; 0 where the ring goes through PCIe.
-    n_trees: int
+    # How many rings are packed; 0 where the ring goes through PCIe.
     n_rings: int
     # Simulated seconds of a sum of 512 MiB.
     trees_s: float
@@ -101,7 +100,6 @@ def _measured(box: str, members: tuple[int, ...], n_sets: int) -> PartOfBox:
         box,
         members,
         n_sets,
-        len(trees.trees),
         len(rings),
         min(_seconds(direct, size, trees, pieces) for pieces in _PIECES["trees"]),
         min(_seconds(direct if rings else pcie, size, around, pieces) for pieces in _PIECES["rings"]),

@@ -235,29 +235,14 @@ def tuning_page(result: TuningResult, command: str | None = None) -> Page:
         ("Imports", "; ".join(import_lines(result.estimator))),
         ("Estimator", result.line),
     ]
-    figures = [_rungs(result), _curves(result), _predictions(result)]
     return Page(
         title="How should this model be trained here?",
         answer=result.answer,
         ran=[*place, *ran(rows)],
-        highlights=_highlights(result),
-        figures=[figure for figure in figures if figure is not None],
+        figures=_curves(result),
         tables=[_table(result), *_fragments(result)],
         rows=rows,
     )
-
-
-def _highlights(result: TuningResult) -> list[tuple[str, str]]:
-    best = result.best
-    if not math.isfinite(best.seconds):
-        return []
-    last = [t for t in result.table if math.isfinite(t.seconds)]
-    slowest = max(trial.seconds for trial in last)
-    return [
-        (f"{figure_text(best.seconds)} s", f"to {result.metric} {result.target:.4f}"),
-        (f"{slowest / best.seconds:.3g}x", "as long takes the slowest candidate that gets there"),
-        (f"{sum(t.rung > 0 for t in result.table)}", "candidates were trained"),
-    ]
 
 
 def _table(result: TuningResult) -> Table:
@@ -302,37 +287,11 @@ def _fragments(result: TuningResult) -> list[Table]:
     ]  # fmt: skip
 
 
-def _rungs(result: TuningResult) -> Figure | None:
-    """Show how far each candidate came: its rung, and its seconds to the target."""
-    there = [trial for trial in result.table if trial.rung and math.isfinite(trial.seconds)]
-    if not there:
-        return None
-    n_rungs = max(trial.rung for trial in there)
-    lines = []
-    for rung in range(1, n_rungs + 1):
-        mine = [trial for trial in there if trial.rung == rung]
-        names = [trial.candidate.label for trial in mine]
-        x, y = [trial.candidate.predicted_s for trial in mine], [trial.seconds for trial in mine]
-        colour, marker, _ = series(rung - 1)
-        label = f"left in rung {rung}" if rung < n_rungs else "last rung"
-        lines.append(Line(label, x, y, colour, marker, width=0.0, names=names))
-    panel = Panel(
-        "", Axis("predicted seconds of an epoch", "log", "s"), Axis("seconds to the target", "log", "s"), lines
-    )
-    return Figure(
-        "rungs",
-        "Who stayed",
-        "Each point is a candidate that has reached the target. Those on the left have cheap epochs; those below need "
-        "few of them for their price. A third of the candidates advances from rung to rung.",
-        [panel],
-    )
-
-
-def _curves(result: TuningResult) -> Figure | None:
+def _curves(result: TuningResult) -> list[Figure]:
     """Show the held-out score of the best candidates over seconds of training."""
     best = [trial for trial in result.table if trial.curve][:_MOST_CURVES]
     if not best:
-        return None
+        return []
     lines = []
     for number, trial in enumerate(best):
         colour, marker, dash = series(number)
@@ -344,23 +303,7 @@ def _curves(result: TuningResult) -> Figure | None:
         Axis(f"held-out {result.metric}"),
         [*lines, Level(result.target, "target")],
     )
-    return Figure("curves", "The best ones", "The score on rows held out, after each epoch.", [panel])
-
-
-def _predictions(result: TuningResult) -> Figure | None:
-    """Show measured over predicted seconds of an epoch."""
-    ran_ones: list[Trial] = [trial for trial in result.table if trial.curve]
-    if not ran_ones:
-        return None
-    x, y = [trial.candidate.predicted_s for trial in ran_ones], [trial.epoch_s for trial in ran_ones]
-    ends = [min(*x, *y), max(*x, *y)]
-    names = [trial.candidate.label for trial in ran_ones]
-    lines = [
-        Line("as predicted", ends, ends, dash="dashed", width=1.2, pale=True),
-        Line("a candidate", x, y, marker="circle", width=0.0, names=names),
-    ]
-    panel = Panel("", Axis("predicted seconds of an epoch", "log", "s"), Axis("measured", "log", "s"), lines)
-    return Figure("predictions", "Predicted and measured", "Seconds of an epoch of each candidate that ran.", [panel])
+    return [Figure("curves", "The best ones", "The score on rows held out, after each epoch.", [panel])]
 
 
 def _number(value: float) -> str:
