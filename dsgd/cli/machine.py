@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.options import AsJson, connected, examples
+from dsgd.cli.options import AsJson, connected, examples, tracked
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -274,12 +274,8 @@ def warm(
 
 def compile_ahead(names: Sequence[str], *, everything: bool = False) -> int:
     """Do small fits with a progress bar; returns how many."""
-    from rich.console import Console
-    from rich.progress import track
-
     fits = [fit for name in names for fit in _fits(name, everything)]
-    console = Console(stderr=True)
-    for estimator, rows in track(fits, "Compiling", console=console, transient=True, disable=not console.is_terminal):
+    for estimator, rows in tracked(fits, "Compiling"):
         with warnings.catch_warnings():
             # Of fits that nobody will look at.
             warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ import typer
 from dsgd.cli import options
 from dsgd.cli.files import load_model, rows_or_dataset
 from dsgd.cli.fit import make_estimator
-from dsgd.cli.options import AsJson, examples, option, parse_compress, parse_sync, variants
+from dsgd.cli.options import AsJson, examples, option, parse_compress, parse_sync, tracked, variants
 from dsgd.cli.study import numbers
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import PHASES
@@ -72,21 +72,11 @@ def simulate(
     dsgd calibrate has measured. Of several strategies, periods, compressors and networks all combinations are run.
     Nothing is written.
     """
-    from rich.console import Console
-    from rich.progress import track
-
     clusters = _clusters(ranks, given["network"], given["calibration"], stragglers, seed)
     methods = variants(given["sync"] or (["local"] if every else ["1024"]), given["compress"] or (), every or ())
     X, y = rows_or_dataset("dsgd simulate", data or [], dataset, rows)
     parameters = {"max_iter": max_iter, "tol": None, "random_state": seed}
-    console = Console(stderr=True)
-    runs = track(
-        [(where, what) for where in clusters for what in methods],
-        "training",
-        console=console,
-        transient=True,
-        disable=as_json or not console.is_terminal,
-    )
+    runs = tracked([(where, what) for where in clusters for what in methods], "training", quiet=as_json)
     fitted = {
         (where, what): make_estimator(
             given["task"], given["loss"], {**parameters, "sync": methods[what], "client": clusters[where]}

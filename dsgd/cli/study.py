@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dsgd.cli.files import check_inputs, read_rows
-from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, AsJson, examples, option, variants, with_options
+from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, AsJson, examples, option, telling, variants, with_options
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -407,7 +408,8 @@ def claims(
             show_tables([table])
         return
     check_extras()  # before minutes of work, not after
-    rows = _followed(partial(api.run_claims, statements, out, force=force, quick=quick), quiet=as_json)
+    with telling(quiet=as_json) as say:
+        rows = list(api.run_claims(statements, out, force=force, quick=quick, on_progress=_heads(say)))
     page = api.claims_page(rows, statements)
     path = page.save(out)
     found = {"answer": page.answer, "report": str(path), "claims": list(page.rows)}
@@ -419,20 +421,14 @@ def claims(
     show(page, [table for table in tables if table.rows], path)
 
 
-def _followed(run: Any, *, quiet: bool) -> list[dict[str, Any]]:
-    """Return the rows of all measures; a line on standard error says how far they are."""
-    from rich.console import Console
+def _heads(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what tells of each measure once where lines stay, and all of its progress on a terminal."""
+    seen: set[str] = set()
 
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        seen: list[str] = []
+    def tell(text: str) -> None:
+        head = text.partition(", ")[0]
+        if sys.stderr.isatty() or head not in seen:
+            say(text)
+        seen.add(head)
 
-        def tell(text: str) -> None:
-            head = text.partition(", ")[0]
-            if not quiet and head not in seen:
-                seen.append(head)
-                typer.echo(f"{head} ...", err=True)
-
-        return list(run(on_progress=tell))
-    with console.status("measuring") as status:
-        return list(run(on_progress=status.update))
+    return tell

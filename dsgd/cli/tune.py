@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +11,7 @@ import typer
 from dsgd.cli import options
 from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset, tables_with_target
 from dsgd.cli.fit import encoding, make_estimator
-from dsgd.cli.options import connected, examples, option, parse_compress, parse_sync
+from dsgd.cli.options import connected, examples, option, parse_compress, parse_sync, telling
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -26,8 +24,6 @@ EXAMPLES: Final = examples(
     "dsgd tune --data 'clicks/*.parquet' --target clicked --loss log_loss --workers 2",
     "dsgd tune --data train.svm -s local -s minibatch -s easgd --compress auto --compress topk:0.01 --json",
 )
-_SHOWN: Final = 8
-
 _SEARCH: Final = "The search"
 _OPTIONS: Final = {
     "data": options.DATA_OR_SET, "more": options.MORE, "dataset": options.DATASET, "target": options.TARGET,
@@ -99,7 +95,7 @@ def tune(
             X, y = paths, None
         elif paths:
             X, y = read_rows(paths)
-        with _shown(wanted=not (quiet or as_json)) as say:
+        with telling(quiet=quiet or as_json) as say:
             result = search(
                 estimator,
                 X,
@@ -132,49 +128,8 @@ def _check_report(path: Path) -> None:
         raise InvalidParameterError(f"--report {path} is a folder: name a file, such as {path / 'tuning.html'}")
 
 
-@contextmanager
-def _shown(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
-    """Give what shows a line of progress: a live one on a terminal, lines elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    if not wanted:
-        yield None
-        return
-    if not console.is_terminal:
-        yield lambda text: console.print(text, markup=False, soft_wrap=True)
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("placing rows", total=None)
-        yield lambda text: progress.update(task, description=text)
-
-
 def _show(result: TuningResult, report: Path | None) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for name in ("candidate", "rung", "epoch, predicted", "measured", "to target", result.metric):
-        table.add_column(name, justify="left" if name == "candidate" else "right")
-    rows: list[Mapping[str, Any]] = [trial.as_row() for trial in result.table]
-    for row in rows[:_SHOWN]:
-        cells = [_seconds(row[name]) for name in ("predicted_epoch_s", "measured_epoch_s", "measured_s")]
-        score = "-" if row["best_score"] is None else f"{row['best_score']:.4f}"
-        table.add_row(escape(row["candidate"]), str(row["rung"]), *cells, score)
-    console.print(table)
-    if len(rows) > _SHOWN:
-        console.print(f"and {len(rows) - _SHOWN} more")
-    console.print(f"\n{result.answer}", markup=False, soft_wrap=True)
-    console.print(f"{result.seconds:.1f} s of {result.budget:g} s were used. To paste:\n", markup=False)
-    console.print(result.code, markup=False, soft_wrap=True)
+    typer.echo(result)
+    typer.echo(f"\n{result.seconds:.1f} s of {result.budget:g} s were used. To paste:\n\n{result.code}")
     if report is not None:
-        console.print(f"\nreport written to {report}", markup=False, soft_wrap=True)
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g} s" if value >= 1.0 else f"{1e3 * value:.3g} ms"
+        typer.echo(f"\nreport written to {report}")
