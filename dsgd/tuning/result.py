@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dsgd.report import Axis, Figure, Level, Line, Page, Panel, Table, figure_text, origin, ran, series
 from dsgd.sim import SavedCosts
-from dsgd.tuning.space import Candidate, Fragments, Point, estimator_line, import_lines
+from dsgd.tuning.space import Candidate, Point, estimator_line, import_lines
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,6 @@ class TuningResult:
         What tuning took and was allowed to take.
     client_lines : tuple of str
         The lines that make a client of a cluster like the one that trained, see `dsgd.tuning.space.client_lines`.
-    fragments : tuple of Fragments
-        For each useful period what the cost model says of fragments; empty for models of less than 10,000 weights.
     """
 
     estimator: Any
@@ -128,7 +126,6 @@ class TuningResult:
     seconds: float
     budget: float
     client_lines: tuple[str, ...] = ()
-    fragments: tuple[Fragments, ...] = ()
 
     @property
     def best(self) -> Trial:
@@ -203,10 +200,6 @@ class TuningResult:
             "calibration": None
             if known is None
             else {"file": str(known.path), "reused": known.reused, "seconds": known.seconds},
-            "fragments": [
-                {"strategy": repr(one.strategy), "period": one.period, "gain": one.gain, "tried": one.pays}
-                for one in self.fragments
-            ],
             "candidates": [trial.as_row() for trial in self.table],
         }
 
@@ -240,7 +233,7 @@ def tuning_page(result: TuningResult, command: str | None = None) -> Page:
         answer=result.answer,
         ran=[*place, *ran(rows)],
         figures=_curves(result),
-        tables=[_table(result), *_fragments(result)],
+        tables=[_table(result)],
         rows=rows,
     )
 
@@ -264,27 +257,6 @@ def _table(result: TuningResult) -> Table:
         target=lambda trial: _number(trial.seconds),
         score=lambda trial: "-" if math.isinf(trial.best_score) else f"{trial.best_score:.4f}",
     )
-
-
-def _fragments(result: TuningResult) -> list[Table]:
-    """Return the table of what is predicted of fragments, if there is anything."""
-    if not result.fragments:
-        return []
-    columns = (
-        "period, rows = period:, | steps, ms = steps_s*1e3:3 | exchange, ms = exchange_s*1e3:3 | "
-        "fragments = strategy.fragments | lost steps = lost | predicted gain = gain:{:.2f}x | tried = tried"
-    )
-    note = (
-        "A model in F fragments, each exchanged beside the steps of the next round, in place of a whole model that "
-        "ranks wait for: by the costs of this cluster, with the number of fragments that gains most. One in 2 F of the "
-        "steps is lost. Hidden fragments pay where an exchange takes more than 1 / (2 F - 1) of the steps of a period."
-    )
-    return [
-        Table.of(
-            "Fragments", result.fragments, columns, note, lost=lambda one: f"{1.0 - one.strategy.kept:.1%}",
-            tried=lambda one: "yes" if one.pays else "no: whole models get as far as soon",
-        )
-    ]  # fmt: skip
 
 
 def _curves(result: TuningResult) -> list[Figure]:
