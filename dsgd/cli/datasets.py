@@ -59,8 +59,9 @@ def info(
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    for part, entry in facts.pop("here", {}).items():
-        facts[f"here: {part}"] = entry
+    if "here" in facts:
+        parts = facts.pop("here")
+        facts |= {f"here: {part}": entry for part, entry in parts.items()} or {"here": "not on this machine"}
     print_facts(facts)
 
 
