@@ -41,7 +41,7 @@ SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
         "-d a9a-like --rows 400 -s local:every=25 --ranks 2 --rates 2 --every 600 --seeds 1",
     ),
     "features": (
-        {"data": [DataSource("ijcnn1-clusters", 400)], "agents": 4, "rows_per_agent": (5,), "features": (8,),
+        {"data": [DataSource("ijcnn1-clusters", 400)], "agents": 4, "rows_per_agent": (5,), "features": 8,
          "steps": 10, "components": (20,), "epochs": (1,), "seeds": (0,)}, 15,
         "-d ijcnn1-clusters --rows 400 --agents 4 --rows-per-agent 5 --features 8 --steps 10 --components 20 "
         "--epochs 1 --seeds 1",

@@ -71,7 +71,7 @@ _SOONER: Final = speedup.STUDY.replace(data=(DataSource("higgs-like", 2_000_000,
 _NOISE: Final = variance.STUDY.replace(sizes=(1_000, 1_000_000), repeats=25)
 _FEATURES: Final = features.STUDY.replace(
     data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
-    rows_per_agent=(10, 100, 1_600, 6_400), features=(300,), steps=2_000, components=(100, 300, 1_000, 3_000),
+    rows_per_agent=(10, 100, 1_600, 6_400), steps=2_000, components=(100, 300, 1_000, 3_000),
     epochs=(40,), seeds=_SEEDS,
 )  # fmt: skip
 _ZERO_COPY: Final = transports.STUDY.replace(
