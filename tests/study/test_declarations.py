@@ -42,7 +42,7 @@ SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "features": (
         {"data": [DataSource("ijcnn1-clusters", 400)], "agents": 4, "rows_per_agent": (5,), "features": 8,
-         "steps": 10, "components": (20,), "epochs": (1,), "seeds": (0,)}, 15,
+         "steps": 10, "components": (20,), "epochs": (1,), "seeds": (0,)}, 9,
         "-d ijcnn1-clusters --rows 400 --agents 4 --rows-per-agent 5 --features 8 --steps 10 --components 20 "
         "--epochs 1 --seeds 1",
     ),
