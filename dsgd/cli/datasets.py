@@ -62,7 +62,7 @@ def info(
     if "here" in facts:
         parts = facts.pop("here")
         facts |= {f"here: {part}": entry for part, entry in parts.items()} or {"here": "not on this machine"}
-    print_facts(facts)
+    print_facts({name.replace("_", " "): value for name, value in facts.items()})
 
 
 @app.command("fetch", epilog=_FETCH_EXAMPLES)

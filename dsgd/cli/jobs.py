@@ -61,7 +61,8 @@ def show(job_id: _Id, scheduler: _Scheduler, as_json: _Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(job)))
         return
-    print_facts(asdict(job) | {"submitted": _clock(job.submitted), "started": _clock(job.started)})
+    facts = asdict(job) | {"submitted": _clock(job.submitted), "started": _clock(job.started)}
+    print_facts({name.replace("_", " "): value for name, value in facts.items()})
 
 
 @app.command("cancel", epilog=_CANCEL_EXAMPLES)

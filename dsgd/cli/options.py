@@ -151,8 +151,9 @@ def telling(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Print names and values, one a line."""
+    width = max(16, *map(len, facts))
     for name, value in facts.items():
-        typer.echo(f"{name.replace('_', ' '):<16} {printable(as_text(value))}")
+        typer.echo(f"{name:<{width}} {printable(as_text(value))}")
 
 
 def as_text(value: Any) -> str:
