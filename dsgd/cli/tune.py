@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
@@ -12,15 +11,10 @@ from dsgd.cli import options
 from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset, tables_with_target
 from dsgd.cli.fit import encoding, make_estimator
 from dsgd.cli.options import connected, examples, option, parse_compress, parse_sync, telling
-from dsgd.errors import InvalidParameterError
-
-if TYPE_CHECKING:
-    from dsgd.tuning import TuningResult
-
 
 EXAMPLES: Final = examples(
     "dsgd tune --dataset a9a --workers 2",
-    "dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120 --report tuning.html",
+    "dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120",
     "dsgd tune --data 'clicks/*.parquet' --target clicked --loss log_loss --workers 2",
     "dsgd tune --data train.svm -s local -s minibatch -s easgd --compress auto --compress topk:0.01 --json",
 )
@@ -45,7 +39,6 @@ _OPTIONS: Final = {
     "transport": option(
         str, panel=options.PLACE, default="auto", help="Transport between ranks on a cluster, as in dsgd fit."
     ),
-    "report": option(Path | None, "--report", "-r", help="Write a report, one HTML page, to this file."),
     "as_json": options.JSON,
     "quiet": option(bool, "--quiet", "-q", default=False, help="Print the line to paste and nothing else."),
 }  # fmt: skip
@@ -61,7 +54,6 @@ def tune(
     read: list[str] | None,
     workers: int,
     scheduler: str | None,
-    report: Path | None,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -77,8 +69,6 @@ def tune(
     paths = [*(data or []), *(more or [])]
     X, y = rows_or_dataset("dsgd tune", paths, dataset, reads=False)
     tables = tables_with_target(paths, target, read)
-    if report is not None:
-        _check_report(report)
     parameters: dict[str, Any] = {
         "penalty": None if given["penalty"] == "none" else given["penalty"],
         "alpha": given["alpha"],
@@ -107,29 +97,10 @@ def tune(
                 strategies=[parse_sync(text, "--strategy") for text in given["strategy"] or ("local", "minibatch")],
                 compressors=None if given["compress"] is None else [None, *map(parse_compress, given["compress"])],
             )
-    if report is not None:
-        from dsgd.tuning.result import write_tuning_report
-
-        write_tuning_report(result, report)
     if as_json:
         typer.echo(json.dumps(result.as_mapping()))
     elif quiet:
         typer.echo(result.line)
     else:
-        _show(result, report)
-
-
-def _check_report(path: Path) -> None:
-    """Find out that a report cannot be written before a minute of work, not after."""
-    from dsgd.report import check_extras
-
-    check_extras()
-    if path.is_dir():
-        raise InvalidParameterError(f"--report {path} is a folder: name a file, such as {path / 'tuning.html'}")
-
-
-def _show(result: TuningResult, report: Path | None) -> None:
-    typer.echo(result)
-    typer.echo(f"\n{result.seconds:.1f} s of {result.budget:g} s were used. To paste:\n\n{result.code}")
-    if report is not None:
-        typer.echo(f"\nreport written to {report}")
+        typer.echo(result)
+        typer.echo(f"\n{result.seconds:.1f} s of {result.budget:g} s were used. To paste:\n\n{result.code}")

@@ -1,21 +1,12 @@
-"""The result of tuning, and its report.
-
-The result of tuning: the recommendation, and every candidate with its predictions and measurements.
-
-The report of a tuning run: recommendation, elimination of candidates, predictions.
-"""
+"""The result of tuning: the recommendation, and every candidate with its predictions and measurements."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
-from dsgd.report import Axis, Figure, Level, Line, Page, Panel, Table, figure_text, origin, ran, series
 from dsgd.sim import SavedCosts
 from dsgd.tuning.space import Candidate, Point, estimator_line, import_lines
 
@@ -202,81 +193,3 @@ class TuningResult:
             else {"file": str(known.path), "reused": known.reused, "seconds": known.seconds},
             "candidates": [trial.as_row() for trial in self.table],
         }
-
-
-# Curves of so many candidates can be told apart.
-_MOST_CURVES: Final = 6
-
-
-def write_tuning_report(result: TuningResult, path: str | os.PathLike[str], command: str | None = None) -> Path:
-    """Write the report into a file; return its path."""
-    return tuning_page(result, command).write(path)
-
-
-def tuning_page(result: TuningResult, command: str | None = None) -> Page:
-    """Return the page of a tuning."""
-    made = {**origin(command), "when": datetime.now(UTC).isoformat(timespec="seconds")}
-    rows = [{**trial.as_row(), **made} for trial in result.table]
-    known = result.calibration
-    costs = "estimates: the budget was too short to measure" if known is None else str(known.path.name)
-    place = [
-        ("Command", made["command"]),
-        ("Rows", f"{result.n_rows:,} of {result.n_all:,}, {result.validation_fraction:.0%} of them held out"),
-        ("Ranks", str(result.ranks)),
-        ("Budget", f"{result.budget:g} s, of which {result.seconds:.1f} s were used"),
-        ("Cost model", costs),
-        ("Imports", "; ".join(import_lines(result.estimator))),
-        ("Estimator", result.line),
-    ]
-    return Page(
-        title="How should this model be trained here?",
-        answer=result.answer,
-        ran=[*place, *ran(rows)],
-        figures=_curves(result),
-        tables=[_table(result)],
-        rows=rows,
-    )
-
-
-def _table(result: TuningResult) -> Table:
-    columns = (
-        "candidate = candidate.label | rung = rung | epochs = epochs | epoch, predicted ms = predicted | "
-        f"epoch, measured ms = measured | to target, predicted s = sooner | to target, measured s = target | "
-        f"best {result.metric} = score | note = note"
-    )
-    note = f"The target is {result.metric} {result.target:.4f}: the best that was reached, less {result.margin:g}."
-    return Table.of(
-        "Candidates",
-        result.table,
-        columns,
-        note,
-        epochs=lambda trial: str(len(trial.curve)),
-        predicted=lambda trial: _number(1e3 * trial.candidate.predicted_s),
-        measured=lambda trial: _number(1e3 * trial.epoch_s),
-        sooner=lambda trial: _number(trial.predicted_s),
-        target=lambda trial: _number(trial.seconds),
-        score=lambda trial: "-" if math.isinf(trial.best_score) else f"{trial.best_score:.4f}",
-    )
-
-
-def _curves(result: TuningResult) -> list[Figure]:
-    """Show the held-out score of the best candidates over seconds of training."""
-    best = [trial for trial in result.table if trial.curve][:_MOST_CURVES]
-    if not best:
-        return []
-    lines = []
-    for number, trial in enumerate(best):
-        colour, marker, dash = series(number)
-        x, y = [point.seconds for point in trial.curve], [point.score for point in trial.curve]
-        lines.append(Line(trial.candidate.label, x, y, colour, marker if len(x) == 1 else "", dash))
-    panel = Panel(
-        "",
-        Axis("seconds of training", "log", "s"),
-        Axis(f"held-out {result.metric}"),
-        [*lines, Level(result.target, "target")],
-    )
-    return [Figure("curves", "The best ones", "The score on rows held out, after each epoch.", [panel])]
-
-
-def _number(value: float) -> str:
-    return figure_text(value) if math.isfinite(value) else "-"

@@ -31,10 +31,8 @@ from dsgd.sim.cost import estimated_costs
 from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD
 from dsgd.tuning import TuningResult, tune
 from dsgd.tuning import space as api
-from dsgd.tuning.result import write_tuning_report
 from dsgd.tuning.search import place_rows
 from gang_cluster import module_client, start_cluster, wait_until
-from web_page import check_page
 
 WAY = Link(byte_s=1e-9, overhead_s=1e-5)
 BUDGET_S = 2.0
@@ -196,14 +194,6 @@ def test_a_search_on_threads_recommends_what_reached_the_target_first(result):
     assert names["model"].get_params(deep=False) == result.estimator.get_params(deep=False)
 
 
-def test_the_report_has_the_answer_and_asks_nobody(result, tmp_path):
-    """The page has the line to paste, figures and a table that sorts, and needs no network."""
-    path = write_tuning_report(result, tmp_path / "tuning.html", command="dsgd tune")
-    text = path.read_text(encoding="utf-8")
-    check_page(text)
-    assert result.best.candidate.label in text
-
-
 @pytest.mark.parametrize("budget", [0.01, 0.6])
 def test_the_budget_is_kept(rows, budget):
     """However short the budget, an answer comes: of what was measured, or that nothing was; then nothing changes."""
@@ -310,15 +300,13 @@ def test_what_is_wrong_is_named(rows, options, error, match):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:tune. None of")
 def test_the_command_prints_a_line_to_paste(rows, tmp_path: Path, capsys):
-    """``dsgd tune`` searches on files, says how far it is, writes the report, and prints what can be pasted."""
+    """``dsgd tune`` searches on files, says how far it is, and prints what can be pasted."""
     path = tmp_path / "rows.npz"
     np.savez(path, X=rows[0], y=(rows[1] == "yes").astype(int))
-    page = tmp_path / "tuning.html"
-    assert main(["tune", "--data", str(path), "--budget", "0.8", "--jobs", "2", "--report", str(page)]) == 0
+    assert main(["tune", "--data", str(path), "--budget", "0.8", "--jobs", "2"]) == 0
     captured = capsys.readouterr()
     assert "from dsgd import SGDClassifier" in captured.out
     assert "rung 1" in captured.err
-    assert page.exists()
     assert main(["tune", "--data", str(path), "--budget", "0.3", "--jobs", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["budget"] == 0.3
     frame = (
