@@ -286,15 +286,11 @@ def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.Monke
         "--seeds",
         "2",
         "--no-intercept",
-        "--target",
-        "0",
         "--every",
         "1, 4,16",
     )
     data = tuple(api.DataSource(source.name, 500) for source in demo.data)
-    assert study == demo.replace(
-        data=data, epochs=2, seeds=(0, 1), fit_intercept=False, target_excess=0.0, every=(1, 4, 16)
-    )
+    assert study == demo.replace(data=data, epochs=2, seeds=(0, 1), fit_intercept=False, every=(1, 4, 16))
     study = asked(monkeypatch, "msf", "-d", "a9a", "--schedule", "per-epoch")
     assert study == msf.STUDY.replace(data=(api.DataSource("a9a"),), schedule="per_epoch")
 
