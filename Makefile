@@ -35,7 +35,8 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMPS)/demo ## run two studies on worker processes: what they found, and reports with pictures in demo/
-	@$(BIN)/dsgd demo --out demo/
+	@$(BIN)/dsgd study msf --demo --rows 5000 --out demo/
+	@$(BIN)/dsgd study speedup --demo --dataset higgs-like --epochs 1 --out demo/speedup/
 
 # The environment of the tests has torch, which the claims on neural networks need.
 claims: $(STAMPS)/test ## measure every published figure, in some minutes; a page with verdicts in claims/

@@ -1,4 +1,4 @@
-"""What the simulator predicts for real processes, and what they take; and how fast it simulates.
+"""What the simulator predicts for real processes, and what they take.
 
 For each number of worker processes of this machine and each strategy, `dsgd.sim.calibrate` measures what messages and
 work cost, and training is run for real and on the simulated twin: dense all-reduce of short and of long models, of
@@ -6,7 +6,7 @@ models and of gradients, top-k and gossip. The seconds are the median epoch afte
 
 The speed of a shared machine changes by a factor of two from minute to minute, and what a cache line takes between two
 cores by ten. So every calibration has a run before it and one after it, whose mean it is compared with, and the median
-of these ratios counts. In the end 64 simulated ranks train ijcnn1.
+of these ratios counts.
 
     python -m benchmarks run simulator --workers 2 4 --repeats 5 --out simulator.jsonl
 """
@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.measuring import Options, Rows, epoch_s, table, timed, workers
+from benchmarks.common.measuring import Options, Rows, epoch_s, table, workers
 from dsgd import SGDClassifier
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.datasets import load
-from dsgd.sim import SimulatedCluster, calibrate
+from dsgd.sim import calibrate
 from dsgd.sync import DPSGD, SGP, LocalSGD, MinibatchSGD
 
 PAGE = "simulator"
@@ -79,19 +79,6 @@ def predictions(n_workers: list[int], repeats: int, rows: Rows) -> None:
                 rows.add(ranks=n, training=name, measured_s=measured, predicted_s=predicted, ratio=ratio, pairs=pairs)
 
 
-def speed(rows: Rows) -> None:
-    """Time the simulation of many ranks."""
-    d = load("ijcnn1")
-    heads = ("sync", "seconds:.2f", "virtual seconds:.3f", "messages:,.0f", "us each:.0f", "accuracy:.4f")
-    with table("64 simulated ranks, ijcnn1, 5 epochs", *heads) as line:
-        for every in (512, 64):
-            model = SGDClassifier(max_iter=5, tol=None, random_state=0, sync=every, client=SimulatedCluster(64))
-            real_s, messages = timed(model.fit, d.X, d.y).seconds, model.ledger_.totals()["messages"]
-            virtual_s, score = model.ledger_.elapsed_s, model.score(d.X, d.y)
-            line(every, real_s, virtual_s, messages, 1e6 * real_s / messages, score)
-            rows.add(ranks=64, sync=every, real_s=real_s, virtual_s=virtual_s, messages=messages)
-
-
 OPTIONS = {
     "--workers": {"type": int, "nargs": "*", "default": [2, 4]},
 }
@@ -101,4 +88,3 @@ def run(options: Options, rows: Rows) -> None:
     if options.quick:
         options.workers = [2]
     predictions(options.workers, options.repeats, rows)
-    speed(rows)

@@ -55,7 +55,7 @@ def _tuning(rows: Sequence[Row]) -> Sequence[Figure]:
 #: By study: what makes its figures of rows, and the pictures by the names of those figures.
 SHOWN: Final[dict[str, tuple[Callable[[Sequence[Row]], Sequence[Figure]], dict[str, str]]]] = {
     "collectives": (
-        lambda rows: study_page(collectives.STUDY.replace(parts=()), rows).figures,
+        lambda rows: study_page(collectives.STUDY, rows).figures,
         {"collectives": "collectives"},
     ),
     "dnn": (lambda rows: study_page(dnn.STUDY, rows).figures, {"pareto": "dnn"}),

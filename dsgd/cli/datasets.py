@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.options import as_text, examples, print_table
+from dsgd.cli.options import as_text, examples, print_facts, print_table, tracked
 from dsgd.errors import InvalidParameterError
 from dsgd.files import replacing
 from dsgd.validation import check_choice
@@ -59,7 +59,10 @@ def info(
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    _print_facts(facts)
+    if "here" in facts:
+        parts = facts.pop("here")
+        facts |= {f"here: {part}": entry for part, entry in parts.items()} or {"here": "not on this machine"}
+    print_facts({name.replace("_", " "): value for name, value in facts.items()})
 
 
 @app.command("fetch", epilog=_FETCH_EXAMPLES)
@@ -129,18 +132,14 @@ def _published_rows(twin: str, split: str) -> int:
 
 def _write_svmlight(path: Path, twin: Twin, n_rows: int, split: str) -> None:
     """Write svmlight text piece by piece: the rows are never in memory all at once."""
-    from rich.console import Console
-    from rich.progress import track
-
     from dsgd.datasets.generators import TEST_START
     from dsgd.datasets.svmlight import append_svmlight, open_for_writing
 
     first = 0 if split == "train" else TEST_START
     step = max(1024, _PIECE_VALUES // twin.n_features // 1024 * 1024)
-    console = Console(stderr=True)
     starts = range(0, n_rows, step)
     with open_for_writing(path) as stream:
-        for start in track(starts, "writing", console=console, transient=True, disable=not console.is_terminal):
+        for start in tracked(starts, "writing"):
             X, y = twin.rows(first + start, first + min(start + step, n_rows))
             append_svmlight(X, y, stream)
 
@@ -202,18 +201,3 @@ def _twin_facts(base: str) -> dict[str, Any]:
     twin = TWINS[base].twin
     law = {name: getattr(twin, name) for name in ("density", "positive_share", "noise")}
     return {**_twin_shape(base), **law, "best_accuracy": twin.bayes_accuracy, "source": "generated"}
-
-
-def _print_facts(facts: dict[str, Any]) -> None:
-    """Print names and values, one a line; files found here get a line each."""
-    for name, value in facts.items():
-        if name == "here":
-            for part, entry in value.items():
-                typer.echo(f"{'here: ' + part:<16} {as_text(entry)}")
-            if not value:
-                typer.echo(f"{'here':<16} not on this machine")
-        elif name == "urls":
-            for url in value:
-                typer.echo(f"{'url':<16} {url}")
-        else:
-            typer.echo(f"{name.replace('_', ' '):<16} {as_text(value)}")

@@ -15,9 +15,8 @@ import typer
 
 from dsgd.cli import files, options
 from dsgd.cli.files import load_model, read_rows, tables_in
-from dsgd.cli.options import compressing, connected, examples, option, parse_sync, stepping
+from dsgd.cli.options import compressing, connected, examples, option, parse_sync, print_facts, stepping
 from dsgd.errors import InvalidParameterError
-from dsgd.printing import printable
 from dsgd.validation import check_choice
 
 EXAMPLES: Final = examples(
@@ -270,22 +269,11 @@ def _report(estimator: Any, path: Path) -> dict[str, Any]:
 
 
 def _show(estimator: Any, report: Mapping[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in report.items():
-        if name in ("ledger", "model"):
-            continue
-        text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        if name == "classes" and len(value) > 10:
-            text = f"{len(value)}: {value[0]} ... {value[-1]}"
-        table.add_row(name, escape(printable(text)))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"\n{estimator.ledger_.summary()}\n", markup=False, soft_wrap=True)
-    console.print(f"model written to {report['model']}", markup=False, soft_wrap=True)
+    shown = {name: value for name, value in report.items() if name not in ("ledger", "model")}
+    if classes := report.get("classes"):
+        shown["classes"] = str(classes) if len(classes) <= 10 else f"{len(classes)}: {classes[0]} ... {classes[-1]}"
+    print_facts(shown)
+    typer.echo(f"\n{estimator.ledger_.summary()}\n\nmodel written to {report['model']}")
 
 
 PREDICT_EXAMPLES: Final = examples(

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsgd.cli.options import as_text, connected, examples, print_table
+from dsgd.cli.options import as_text, connected, examples, print_facts, print_table
 from dsgd.errors import ClusterError
 from dsgd.printing import printable
 
@@ -61,9 +61,8 @@ def show(job_id: _Id, scheduler: _Scheduler, as_json: _Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(job)))
         return
-    for name, value in asdict(job).items():
-        is_time = name in ("submitted", "started")
-        typer.echo(f"{name.replace('_', ' '):<16} {_clock(value) if is_time else printable(_value(value))}")
+    facts = asdict(job) | {"submitted": _clock(job.submitted), "started": _clock(job.started)}
+    print_facts({name.replace("_", " "): value for name, value in facts.items()})
 
 
 @app.command("cancel", epilog=_CANCEL_EXAMPLES)
@@ -101,10 +100,6 @@ def _cells(job: JobInfo) -> list[str]:
     epoch = None if job.epoch is None else f"{job.epoch:,}/{job.max_iter:,}"
     values = (job.id[:_SHORT], job.title, job.state, job.detached, job.place, job.ranks, epoch, job.strategy)
     return [*map(as_text, values), _clock(job.started), job.owner]
-
-
-def _value(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else as_text(value)
 
 
 def _clock(seconds: float | None) -> str:

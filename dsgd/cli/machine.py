@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.options import AsJson, connected, examples
+from dsgd.cli.options import AsJson, connected, examples, print_facts, tracked
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -109,45 +109,41 @@ def described(saved: SavedCosts) -> dict[str, Any]:
 
 
 def _show(saved: SavedCosts, *, kept: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+    from dsgd.report import Table, seconds_text, show_tables
     from dsgd.sim import Workload
 
-    console, model, link = Console(highlight=False), saved.model, saved.model.link
-    facts = Table(show_header=False, box=None, pad_edge=False)
-    facts.add_row("ranks", f"{model.calibration.ranks} over {model.transport}")
-    facts.add_row("latency (alpha)", f"{1e6 * link.alpha_s:.3g} us a message")
-    facts.add_row("bandwidth (1 / beta)", f"{_rate(link.byte_s)} GB/s")
-    facts.add_row("reduction (1 / gamma)", f"{_rate(link.added_byte_s)} GB/s")
+    model, link = saved.model, saved.model.link
+    facts = {
+        "ranks": f"{model.calibration.ranks} over {model.transport}",
+        "latency": f"{1e6 * link.alpha_s:.3g} us a message",
+        "bandwidth": f"{_rate(link.byte_s)} GB/s",
+        "reduction": f"{_rate(link.added_byte_s)} GB/s",
+    }
     for name, row in model.rows.items():
-        facts.add_row(f"{name} rows", f"{1e9 * row.row_s:.3g} ns a row, {1e9 * row.entry_s:.3g} ns an entry")
+        facts[f"{name} rows"] = f"{1e9 * row.row_s:.3g} ns a row, {1e9 * row.entry_s:.3g} ns an entry"
     for kind, points in model.rounds.items():
         texts = (f"{1e6 * seconds:.3g} us at {n_bytes / 1e3:.3g} kB" for n_bytes, seconds in (points[0], points[-1]))
-        facts.add_row(f"round of {kind}", ", ".join(texts))
-    facts.add_row("end of an epoch", f"{1e6 * model.end_s:.3g} us")
-    console.print(facts)
-    table = Table("period", "work of a round", "waiting", "epoch", "communication", box=None, pad_edge=False)
+        facts[f"round of {kind}"] = ", ".join(texts)
+    print_facts(facts | {"end of an epoch": f"{1e6 * model.end_s:.3g} us"})
     load = Workload(_N_ROWS, _N_ENTRIES, _N_COLUMNS + 1, layout="sparse")
-    for every in _PERIODS:
-        cost = model.epoch(load, every)
-        work_s, wait_s = cost.compute_s / cost.rounds, cost.wait_s / cost.rounds
-        table.add_row(
-            f"{every}",
-            f"{1e6 * work_s:.3g} us",
-            f"{1e6 * wait_s:.3g} us",
-            f"{1e3 * cost.seconds:.3g} ms",
-            f"{cost.communication:.0%}",
-        )
-    console.print(f"\n{_N_ROWS:,} sparse rows of {_N_ENTRIES} entries, {_N_COLUMNS} columns, would take:")
-    console.print(table)
+    costs = [(every, model.epoch(load, every)) for every in _PERIODS]
+    title = f"{_N_ROWS:,} sparse rows of {_N_ENTRIES} entries, {_N_COLUMNS} columns, would take"
+    columns = (
+        "period = {0[0]} | work of a round = work | waiting = waiting | epoch = epoch | "
+        "communication = {0[1].communication:.0%}"
+    )
+    table = Table.of(
+        title, costs, columns, work=lambda one: seconds_text(one[1].compute_s / one[1].rounds),
+        waiting=lambda one: seconds_text(one[1].wait_s / one[1].rounds), epoch=lambda one: seconds_text(one[1].seconds),
+    )  # fmt: skip
+    show_tables([table])
     how = f"read from {saved.path}" if saved.reused else f"measured in {saved.seconds:.1f} s, kept in {saved.path}"
     if not kept:
         how = (
             f"measured in {saved.seconds:.1f} s and not kept: other work kept this machine busy, and costs are too "
             "high. Measure again when it is idle."
         )
-    console.print(f"\n{how}", markup=False, soft_wrap=True)
+    typer.echo(how)
 
 
 def _rate(byte_s: float) -> str:
@@ -170,8 +166,7 @@ def info(
         return
     for section, entries in facts.items():
         typer.echo(section)
-        for name, value in entries.items():
-            typer.echo(f"  {name:<22} {'not set' if value is None else value}")
+        print_facts({f"  {name}": "not set" if value is None else str(value) for name, value in entries.items()})
 
 
 def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
@@ -274,12 +269,8 @@ def warm(
 
 def compile_ahead(names: Sequence[str], *, everything: bool = False) -> int:
     """Do small fits with a progress bar; returns how many."""
-    from rich.console import Console
-    from rich.progress import track
-
     fits = [fit for name in names for fit in _fits(name, everything)]
-    console = Console(stderr=True)
-    for estimator, rows in track(fits, "Compiling", console=console, transient=True, disable=not console.is_terminal):
+    for estimator, rows in tracked(fits, "Compiling"):
         with warnings.catch_warnings():
             # Of fits that nobody will look at.
             warnings.simplefilter("ignore")

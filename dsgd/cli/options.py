@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -124,12 +124,46 @@ def connected(workers: int, scheduler: str | None) -> Iterator[Client | None]:
         yield None
 
 
+def tracked(items: Sequence[Any], text: str, *, quiet: bool = False) -> Iterable[Any]:
+    """Return items whose number a bar on standard error shows as they are taken, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(items, text, console=console, transient=True, disable=quiet or not console.is_terminal)
+
+
+@contextmanager
+def telling(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Give what shows a line of progress on standard error: a live one on a terminal, lines elsewhere."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False)
+    if quiet:
+        yield lambda text: None
+    elif console.is_terminal:
+        with console.status("") as status:
+            yield lambda text: status.update(escape(text))
+    else:
+        yield lambda text: console.print(text, markup=False, soft_wrap=True)
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Print names and values, one a line."""
+    width = max(16, *map(len, facts))
+    for name, value in facts.items():
+        typer.echo(f"{name:<{width}} {printable(as_text(value))}")
+
+
 def as_text(value: Any) -> str:
     """Return a value as a reader wants it."""
     if isinstance(value, bool | None):
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
     if isinstance(value, dict):
         return "; ".join(f"{name}: {as_text(entry)}" for name, entry in value.items()) or "-"
     if isinstance(value, list | tuple):

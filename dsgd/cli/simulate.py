@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +13,7 @@ import typer
 from dsgd.cli import options
 from dsgd.cli.files import load_model, rows_or_dataset
 from dsgd.cli.fit import make_estimator
-from dsgd.cli.options import AsJson, examples, option, parse_compress, parse_sync, variants
+from dsgd.cli.options import AsJson, examples, option, parse_compress, parse_sync, tracked, variants
 from dsgd.cli.study import numbers
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import PHASES
@@ -72,21 +73,11 @@ def simulate(
     dsgd calibrate has measured. Of several strategies, periods, compressors and networks all combinations are run.
     Nothing is written.
     """
-    from rich.console import Console
-    from rich.progress import track
-
     clusters = _clusters(ranks, given["network"], given["calibration"], stragglers, seed)
     methods = variants(given["sync"] or (["local"] if every else ["1024"]), given["compress"] or (), every or ())
     X, y = rows_or_dataset("dsgd simulate", data or [], dataset, rows)
     parameters = {"max_iter": max_iter, "tol": None, "random_state": seed}
-    console = Console(stderr=True)
-    runs = track(
-        [(where, what) for where in clusters for what in methods],
-        "training",
-        console=console,
-        transient=True,
-        disable=as_json or not console.is_terminal,
-    )
+    runs = tracked([(where, what) for where in clusters for what in methods], "training", quiet=as_json)
     fitted = {
         (where, what): make_estimator(
             given["task"], given["loss"], {**parameters, "sync": methods[what], "client": clusters[where]}
@@ -131,31 +122,25 @@ def _report(estimator: Any, X: Any, y: Any) -> dict[str, float]:
 
 
 def _show(fitted: Mapping[tuple[str, str], Any], reports: list[dict[str, Any]], title: str) -> None:
-    from dsgd.report import Table, byte_text, seconds_text, show_tables
+    from dsgd.report import Table, show_tables
 
-    shares = [phase for phase in PHASES if phase != "encode"]
-    columns = ("network", "strategy", "time", *shares, "sent", "messages", "control sent", "training loss", "score")
-    rows = []
-    for report in reports:
-        spent = sum(report[f"{phase}_s"] for phase in PHASES) or 1.0
-        rows.append(
-            [
-                report["network"],
-                report["sync"],
-                seconds_text(report["seconds"]),
-                *(f"{report[f'{phase}_s'] / spent:.1%}" for phase in shares),
-                byte_text(report["bytes_sent"]),
-                f"{report['messages']:,.0f}",
-                byte_text(report["control_bytes_sent"]),
-                f"{report['training_loss']:.4g}",
-                f"{report['score']:.4f}",
-            ]
-        )
+    columns = (
+        "network = network | strategy = sync | time = seconds:s | compute = compute | wire = wire | wait = wait | "
+        "control = control | sent = bytes_sent:B | messages = messages:,.0f | control sent = control_bytes_sent:B | "
+        "training loss = training_loss:.4g | score = score:.4f"
+    )
+    shares = {phase: partial(_share, phase=phase) for phase in PHASES}
     note = "Time: of the whole fit; shares: of the time of all ranks. Sent: by all ranks together, for the algorithm."
-    console = show_tables([Table(title, columns, rows, note, n_text=2)])
+    console = show_tables([Table.of(title, reports, columns, note, 2, **shares)])
     if len(fitted) == 1:
         (estimator,) = fitted.values()
         console.print(estimator.ledger_.summary(), markup=False, soft_wrap=True)
+
+
+def _share(report: Mapping[str, Any], phase: str) -> str:
+    """Return the share of a phase in the time of all ranks."""
+    spent = sum(report[f"{name}_s"] for name in PHASES) or 1.0
+    return f"{report[f'{phase}_s'] / spent:.1%}"
 
 
 WHAT_IF_EXAMPLES: Final = examples(

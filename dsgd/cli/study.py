@@ -1,17 +1,13 @@
-"""``dsgd study``, made of the declaration of each study, and ``dsgd claims`` and ``dsgd demo``, which run several."""
+"""``dsgd study``, made of the declaration of each study, and ``dsgd claims``, which runs several."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
-from itertools import chain
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -19,12 +15,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dsgd.cli.files import check_inputs, read_rows
-from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, AsJson, examples, option, variants, with_options
+from dsgd.cli.options import COMPRESS_HELP, JSON, SYNC_HELP, AsJson, examples, option, telling, variants, with_options
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
     from dsgd.report import Page, Table
-    from dsgd.study import DataSource, StudyRun
+    from dsgd.study import StudyRun
     from dsgd.study.frame.study import Option, Study
 
 
@@ -182,14 +178,13 @@ def _function_of(study: Study) -> Callable[..., None]:
 
     def run(out: Path, demo: bool = False, force: bool = False, as_json: bool = False, **values: Any) -> None:
         from dsgd.report import check_extras
-        from dsgd.study.frame.study import report_of, run_study
+        from dsgd.study.frame.study import run_study, study_page
 
         check_extras()  # before minutes of work, not after
         asked = _asked(study.demo() if demo else study, values, demo=demo)
         runs = run_study(asked, out, scheduler=values.get("scheduler"), force=force)
         rows = follow(runs, asked.count(), study.columns, out, quiet=as_json)
-        report = report_of(asked, rows)
-        tell(report.page, out, report.tables, {"n_runs": len(rows), **report.facts}, as_json=as_json)
+        tell(study_page(asked, rows), out, len(rows), as_json=as_json)
 
     parameters: dict[str, Any] = {"out": _OUT, **_MORE.get(study.name, {})}
     for name, declared in study.options.items():
@@ -300,21 +295,23 @@ def _study() -> None:
 # -- what commands of studies print ----------------------------------------------------------------------------------
 
 
-def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], *, as_json: bool) -> None:
+def tell(page: Page, out: Path, n_runs: int, *, as_json: bool) -> None:
     """Write a report with its pictures, and print what it says: tables and claims for people, or one JSON object."""
     path = page.save(out)
     if as_json:
-        known = {
+        found = {
             "report": str(path),
             "rows": str(out / "rows.jsonl"),
+            "n_runs": n_runs,
+            "answer": page.answer,
             "doubts": list(page.doubts),
             "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in page.claims],
         }
-        typer.echo(json.dumps(known | facts))
+        typer.echo(json.dumps(found))
         return
     from dsgd.report import claims_table
 
-    show(page, [*tables, *([claims_table(page.claims)] if page.claims else [])], path)
+    show(page, [*page.tables, *([claims_table(page.claims)] if page.claims else [])], path)
 
 
 def show(page: Page, tables: Sequence[Table], path: Path) -> None:
@@ -411,7 +408,8 @@ def claims(
             show_tables([table])
         return
     check_extras()  # before minutes of work, not after
-    rows = _followed(partial(api.run_claims, statements, out, force=force, quick=quick), quiet=as_json)
+    with telling(quiet=as_json) as say:
+        rows = list(api.run_claims(statements, out, force=force, quick=quick, on_progress=_heads(say)))
     page = api.claims_page(rows, statements)
     path = page.save(out)
     found = {"answer": page.answer, "report": str(path), "claims": list(page.rows)}
@@ -423,105 +421,14 @@ def claims(
     show(page, [table for table in tables if table.rows], path)
 
 
-def _followed(run: Any, *, quiet: bool) -> list[dict[str, Any]]:
-    """Return the rows of all measures; a line on standard error says how far they are."""
-    from rich.console import Console
+def _heads(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what tells of each measure once where lines stay, and all of its progress on a terminal."""
+    seen: set[str] = set()
 
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        seen: list[str] = []
+    def tell(text: str) -> None:
+        head = text.partition(", ")[0]
+        if sys.stderr.isatty() or head not in seen:
+            say(text)
+        seen.add(head)
 
-        def tell(text: str) -> None:
-            head = text.partition(", ")[0]
-            if not quiet and head not in seen:
-                seen.append(head)
-                typer.echo(f"{head} ...", err=True)
-
-        return list(run(on_progress=tell))
-    with console.status("measuring") as status:
-        return list(run(on_progress=status.update))
-
-
-DEMO_EXAMPLES: Final = examples("dsgd demo", "dsgd demo --out results/demo/")
-
-_WIDTH: Final = 100
-# Of the data sets of the first study: as many again would take twice as long.
-_ROWS: Final = (6_000, 5_000, 4_000)
-_COLUMNS: Final = ("ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy")
-
-
-def demo(
-    out: Annotated[Path, typer.Option(help="The folder of the reports.")] = Path("demo"),
-    force: Annotated[bool, typer.Option("--force", help="Run what is in the folder already, too.")] = False,
-) -> None:
-    """Run two small studies on worker processes, and say what they found.
-
-    They are dsgd study msf --demo and dsgd study speedup --demo with half of the rows and one of the data sets.
-    """
-    from rich.console import Console
-
-    from dsgd import study as api
-    from dsgd.report import show_tables
-    from dsgd.study import msf, speedup
-
-    api.check_extras()  # before minutes of work, not after
-    console = Console(width=_WIDTH, highlight=False)
-    console.print(
-        "Linear SVMs are trained on one and on two worker processes, which synchronise after every sample, or after 4, "
-        "16, ... 4096. Then fits to the same accuracy are timed on threads, on processes and in scikit-learn. On two "
-        "idle cores that takes about a minute and a half.\n"
-    )
-    sync, several = msf.STUDY.demo(), speedup.STUDY.demo()
-    sync = sync.replace(data=[replace(one, rows=n) for one, n in zip(sync.data, _ROWS, strict=True)])
-    several = several.replace(data=several.data[:1], epochs=several.epochs[:1])
-    console.print("1 of 3: compiling, which takes a while the first time on a machine")
-    _compile(sync, several)
-    quiet = not sys.stderr.isatty()
-    console.print("2 of 3: how often must processes synchronise?")
-    rows = follow(api.run_study(sync, out, force=force), sync.count(), ("dataset",), out, quiet=quiet)
-    console.print("3 of 3: when are two processes faster than one?")
-    beside = out / "speedup"
-    runs = api.run_study(several, beside, force=force)
-    fits = follow(runs, several.count(), ("place", "dataset"), beside, quiet=quiet)
-
-    pages = {out: api.study_page(sync, rows), beside: api.study_page(several, fits)}
-    console.print()
-    show_tables([msf.results_table(rows, rows[0]["dataset"], _COLUMNS)])
-    console.print()
-    for n, finding in enumerate((*_sentences(pages[out])[:2], _sentences(pages[beside])[0]), start=1):
-        console.print(f"{n}. {finding}", markup=False)
-    for doubt in pages[out].doubts:
-        console.print(f"Note: {doubt}", markup=False)
-    console.print()
-    for folder, page in pages.items():
-        typer.echo(f"report: {page.save(folder)}")
-
-
-def _compile(sync: Study, several: Study) -> None:
-    """Run both studies on few rows, so that this process and the workers have their kernels on disk."""
-    from rich.console import Console
-    from rich.progress import track
-
-    from dsgd import study as api
-    from dsgd.kernels.jit import SAID
-
-    sync = sync.replace(data=_few_rows(sync.data), every=(1, 64), seeds=(0,), epochs=1)
-    several = several.replace(data=_few_rows(several.data), seeds=(0,))
-    bar = Console(stderr=True)
-    os.environ[SAID] = "1"
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            runs = chain(api.run_study(sync, folder), api.run_study(several, Path(folder) / "speedup"))
-            total = sync.count() + several.count()
-            for _ in track(runs, "Compiling", total, console=bar, transient=True, disable=not bar.is_terminal):
-                pass
-    finally:
-        del os.environ[SAID]
-
-
-def _few_rows(data: Sequence[DataSource]) -> list[DataSource]:
-    return [replace(one, rows=500, test_rows=100) for one in data]
-
-
-def _sentences(page: Page) -> list[str]:
-    return re.split(r"(?<=\.) (?=[A-Z0-9])", page.answer)
+    return tell

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
 from dsgd.cli import options
 from dsgd.cli.files import is_svmlight, read_rows, rows_or_dataset, tables_with_target
 from dsgd.cli.fit import encoding, make_estimator
-from dsgd.cli.options import connected, examples, option, parse_compress, parse_sync
-from dsgd.errors import InvalidParameterError
-
-if TYPE_CHECKING:
-    from dsgd.tuning import TuningResult
-
+from dsgd.cli.options import connected, examples, option, parse_compress, parse_sync, telling
 
 EXAMPLES: Final = examples(
     "dsgd tune --dataset a9a --workers 2",
-    "dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120 --report tuning.html",
+    "dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120",
     "dsgd tune --data 'clicks/*.parquet' --target clicked --loss log_loss --workers 2",
     "dsgd tune --data train.svm -s local -s minibatch -s easgd --compress auto --compress topk:0.01 --json",
 )
-_SHOWN: Final = 8
-
 _SEARCH: Final = "The search"
 _OPTIONS: Final = {
     "data": options.DATA_OR_SET, "more": options.MORE, "dataset": options.DATASET, "target": options.TARGET,
@@ -49,7 +39,6 @@ _OPTIONS: Final = {
     "transport": option(
         str, panel=options.PLACE, default="auto", help="Transport between ranks on a cluster, as in dsgd fit."
     ),
-    "report": option(Path | None, "--report", "-r", help="Write a report, one HTML page, to this file."),
     "as_json": options.JSON,
     "quiet": option(bool, "--quiet", "-q", default=False, help="Print the line to paste and nothing else."),
 }  # fmt: skip
@@ -65,7 +54,6 @@ def tune(
     read: list[str] | None,
     workers: int,
     scheduler: str | None,
-    report: Path | None,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -81,8 +69,6 @@ def tune(
     paths = [*(data or []), *(more or [])]
     X, y = rows_or_dataset("dsgd tune", paths, dataset, reads=False)
     tables = tables_with_target(paths, target, read)
-    if report is not None:
-        _check_report(report)
     parameters: dict[str, Any] = {
         "penalty": None if given["penalty"] == "none" else given["penalty"],
         "alpha": given["alpha"],
@@ -99,7 +85,7 @@ def tune(
             X, y = paths, None
         elif paths:
             X, y = read_rows(paths)
-        with _shown(wanted=not (quiet or as_json)) as say:
+        with telling(quiet=quiet or as_json) as say:
             result = search(
                 estimator,
                 X,
@@ -111,70 +97,10 @@ def tune(
                 strategies=[parse_sync(text, "--strategy") for text in given["strategy"] or ("local", "minibatch")],
                 compressors=None if given["compress"] is None else [None, *map(parse_compress, given["compress"])],
             )
-    if report is not None:
-        from dsgd.tuning.result import write_tuning_report
-
-        write_tuning_report(result, report)
     if as_json:
         typer.echo(json.dumps(result.as_mapping()))
     elif quiet:
         typer.echo(result.line)
     else:
-        _show(result, report)
-
-
-def _check_report(path: Path) -> None:
-    """Find out that a report cannot be written before a minute of work, not after."""
-    from dsgd.report import check_extras
-
-    check_extras()
-    if path.is_dir():
-        raise InvalidParameterError(f"--report {path} is a folder: name a file, such as {path / 'tuning.html'}")
-
-
-@contextmanager
-def _shown(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
-    """Give what shows a line of progress: a live one on a terminal, lines elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    if not wanted:
-        yield None
-        return
-    if not console.is_terminal:
-        yield lambda text: console.print(text, markup=False, soft_wrap=True)
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("placing rows", total=None)
-        yield lambda text: progress.update(task, description=text)
-
-
-def _show(result: TuningResult, report: Path | None) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for name in ("candidate", "rung", "epoch, predicted", "measured", "to target", result.metric):
-        table.add_column(name, justify="left" if name == "candidate" else "right")
-    rows: list[Mapping[str, Any]] = [trial.as_row() for trial in result.table]
-    for row in rows[:_SHOWN]:
-        cells = [_seconds(row[name]) for name in ("predicted_epoch_s", "measured_epoch_s", "measured_s")]
-        score = "-" if row["best_score"] is None else f"{row['best_score']:.4f}"
-        table.add_row(escape(row["candidate"]), str(row["rung"]), *cells, score)
-    console.print(table)
-    if len(rows) > _SHOWN:
-        console.print(f"and {len(rows) - _SHOWN} more")
-    console.print(f"\n{result.answer}", markup=False, soft_wrap=True)
-    console.print(f"{result.seconds:.1f} s of {result.budget:g} s were used. To paste:\n", markup=False)
-    console.print(result.code, markup=False, soft_wrap=True)
-    if report is not None:
-        console.print(f"\nreport written to {report}", markup=False, soft_wrap=True)
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g} s" if value >= 1.0 else f"{1e3 * value:.3g} ms"
+        typer.echo(result)
+        typer.echo(f"\n{result.seconds:.1f} s of {result.budget:g} s were used. To paste:\n\n{result.code}")

@@ -9,7 +9,7 @@ import io
 import math
 import textwrap
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Final
 from xml.etree import ElementTree
 
@@ -19,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.transforms import Bbox
 from PIL import Image  # comes with matplotlib
 
 from dsgd.report import figures
@@ -242,31 +243,24 @@ def _line(axis: Any, mark: figures.Line, colour: figures.Colour | str, ground: i
 
 
 def _write_names(canvas: Canvas, axes: Sequence[Any], panels: Sequence[figures.Panel]) -> None:
-    """Write the texts of points beside them, where they cover least (`dsgd.report.figures`)."""
-    named = [(axis, panel) for axis, panel in zip(axes, panels, strict=False) if _texts(panel)]
-    if not named:
-        return
-    FigureCanvasAgg(canvas)
-    canvas.draw_without_rendering()  # until then nobody knows where the panels are
-    for axis, panel in named:
-        to_pixels, pixels = axis.transData.transform, canvas.dpi / 72
-        taken = [np.empty((0, 4))]
-        for mark in (mark for mark in panel.marks if isinstance(mark, figures.Line)):
-            points = to_pixels(np.column_stack([mark.x, mark.y]))
-            if mark.marker:
-                taken.append(figures.boxes_at(points, 0.75 * mark.size * pixels))
-            if mark.width:
-                taken.append(figures.boxes_along(_corners(points) if mark.steps else points, 2.0))
-        style = {"textcoords": "offset points", "fontsize": _NAMES_PT, "ha": "left", "va": "bottom"}
-        texts = [axis.annotate(text, at, xytext=(0, 0), **style) for text, at in _texts(panel)]
-        sizes = [(box.width, box.height) for box in (text.get_window_extent() for text in texts)]
-        points = [tuple(to_pixels(text.xy)) for text in texts]
-        corners = figures.place_labels(
-            points, sizes, 5.0 * pixels, np.concatenate(taken), axis.get_window_extent().extents
-        )
-        for text, point, corner in zip(texts, points, corners, strict=True):
-            text.set_position(((corner[0] - point[0]) / pixels, (corner[1] - point[1]) / pixels))
-            text.set_in_layout(False)
+    """Write the texts of points beside them: on the first side where they cover neither points nor each other."""
+    named = [(axis, panel, texts) for axis, panel in zip(axes, panels, strict=False) if (texts := _texts(panel))]
+    if named:
+        FigureCanvasAgg(canvas)
+        canvas.draw_without_rendering()  # until then nobody knows where the panels are
+    for axis, panel, texts in named:
+        lines = [mark for mark in panel.marks if isinstance(mark, figures.Line) and mark.marker]
+        points = axis.transData.transform([point for mark in lines for point in zip(mark.x, mark.y, strict=True)])
+        taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in points]
+        for text, at in texts:
+            written = axis.annotate(text, at, (0, 0), textcoords="offset points", fontsize=_NAMES_PT)
+            written.set_in_layout(False)
+            for (ha, x), (va, y) in product((("right", -4), ("left", 4)), (("top", -1), ("bottom", 1))):
+                written.set(ha=ha, va=va, position=(x, y))
+                box = written.get_window_extent()
+                if not box.count_overlaps(taken):
+                    break
+            taken.append(box)
 
 
 def _texts(panel: figures.Panel) -> list[tuple[str, tuple[float, float]]]:
@@ -276,13 +270,6 @@ def _texts(panel: figures.Panel) -> list[tuple[str, tuple[float, float]]]:
         (mark.written.get(name), at) for mark in lines for name, *at in zip(mark.names, mark.x, mark.y, strict=True)
     ]
     return [(text, (x, y)) for text, (x, y) in named if text is not None]
-
-
-def _corners(points: Any) -> Any:
-    """Return the corners of a line that goes in steps, as matplotlib draws ``steps-post``."""
-    corners = np.repeat(points, 2, axis=0)[: 2 * len(points) - 1]
-    corners[1::2, 0] = points[1:, 0]
-    return corners
 
 
 def _side(axis: Any, set_limits: Any, wanted: figures.Axis, limits: tuple[float, float]) -> None:

@@ -8,12 +8,13 @@ one length take turns, so that other load on the machine affects all of them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 
-from dsgd.collectives import Group, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
+from dsgd.collectives import Group, Link, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
 from dsgd.collectives.cost import ALGORITHMS
 from dsgd.errors import InvalidParameterError
 from dsgd.report import Axis, Claim, Figure, Line, Mark, Panel, Publication, Table
@@ -23,7 +24,6 @@ from dsgd.sim.calibration import run_measurement
 from dsgd.study.frame.report import joined
 from dsgd.study.frame.rows import Row, Run, cells_of
 from dsgd.study.frame.study import Batch, Grid, Option, Study
-from dsgd.study.parts import measure_parts, parts_figure, parts_table
 from dsgd.study.published import STATEMENTS, Interval, largest, ratio, were_busy
 
 __all__ = ["STUDY"]
@@ -142,7 +142,7 @@ class _Gang:
         known = [one for one in found if one is not None]
         return largest(known) if known else None
 
-    def prediction(self) -> Interval | None:
+    def prediction(self, predicted_s: Callable[[Row], float] = itemgetter("predicted_s")) -> Interval | None:
         """Return predicted over measured time: the median over all runs, with its interval.
 
         It is the interval over the repetitions, and over the calibrations where the gang was calibrated several times.
@@ -151,7 +151,7 @@ class _Gang:
         for row in self.rows:
             for repeat, seconds in _times(row).items():
                 run = repeat if len(self.calibrations) == 1 else _calibration(row)
-                by_run.setdefault(run, []).append(row["predicted_s"] / seconds)
+                by_run.setdefault(run, []).append(predicted_s(row) / seconds)
         medians = {run: statistics.median(ratios) for run, ratios in by_run.items()}
         return ratio(medians, dict.fromkeys(medians, 1.0))
 
@@ -166,6 +166,12 @@ def _calibration(row: Row) -> tuple[float, float]:
     return row["latency_s"], row["byte_s"]
 
 
+def _bytes_alone_s(row: Row) -> float:
+    """Return what a model predicts in which messages cost nothing but their bytes."""
+    link = Link(byte_s=row["byte_s"], added_byte_s=row["added_byte_s"])
+    return allreduce_seconds(row["algorithm"], row["n_bytes"], row["ranks"], link)
+
+
 def _share_close(ratios: Sequence[float]) -> float:
     return sum(abs(one - 1.0) <= _CLOSE for one in ratios) / len(ratios)
 
@@ -177,7 +183,7 @@ def _claims(gang: _Gang) -> list[Claim]:
     rings = [at["ring"]["seconds"] / gang.fastest(n)["seconds"] for n, at in gang.at.items() if "ring" in at]
     ring = f"{max(rings):.2f}x: always the ring" if rings else ""
     note = "At the worst of all lengths. By default auto uses one calibration, so that sums are equal on all wires."
-    often = len(gang.calibrations)
+    control, often = model.control("bytes alone", gang.prediction(_bytes_alone_s)), len(gang.calibrations)
     over = (
         f"the interval is over {often} calibrations."
         if often > 1
@@ -193,7 +199,7 @@ def _claims(gang: _Gang) -> list[Claim]:
         else auto.judged(gang.name, excess, note, busy=busy, baseline=ring),
         model.not_run(gang.name, "Nothing was measured.")
         if found is None
-        else model.judged(gang.name, found, told, busy=busy),
+        else model.judged(gang.name, found, told, busy=busy, controls=[control]),
     ]
 
 
@@ -204,7 +210,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     gangs = [_Gang(cell.rows) for cell in cells_of(rows, "wire", "ranks")]
     ratios = [one for gang in gangs for one in gang.ratios]
     chosen = [one for gang in gangs for one in gang.auto_ratios.values()]
-    parts = measure_parts(sizes=tuple(study.parts)) if study.parts else []
     answer = (
         f"The model predicted {_share_close(ratios):.0%} of {len(ratios)} times within a quarter "
         f"(median {statistics.median(ratios):.2f} of what was measured)."
@@ -217,21 +222,19 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         )
         highlights.append((f"{statistics.median(chosen):.2f}x", "the fastest algorithm's time with auto, median"))
     sizes = joined(map(_size_text, sorted(set(study.sizes))))
-    links, tables = _link_table(gangs), [*map(_table, gangs), *([parts_table(parts)] if parts else [])]
     return {
         "answer": answer,
         "ran": [("Grid", f"vectors of {sizes}; {study.repeats} repetitions, algorithms in turn")],
         "highlights": [*highlights, (f"{len(rows):,}", f"sums timed in {len(gangs)} gangs")],
-        "data": [links],
+        "data": [_link_table(gangs)],
         "claims": [claim for gang in gangs for claim in _claims(gang)],
         "source": (
             "The claims are those of this library. Costs of the algorithms are those of "
             f"{'; '.join(map(str, _COSTS.values()))}."
         ),
-        "figures": [_figure(gangs), *([parts_figure(parts)] if parts else [])],
-        "tables": tables,
+        "figures": [_figure(gangs)],
+        "tables": [*map(_table, gangs)],
         "citations": [one.bibtex(key) for key, one in _COSTS.items()],
-        "terminal": [links, *tables],
     }
 
 
@@ -329,8 +332,6 @@ STUDY: Final = Study(
             ALGORITHMS, "Algorithms, as ring,rabenseifner; a wrong name lists them.", choices=ALGORITHMS
         ),
         "repeats": Option(30, "Times that each sum is made.", least=1, demo=20),
-        # Sizes of the parts of a box whose sums are simulated. Of the large ones, the trees alone take seconds.
-        "parts": Option((3, 4, 5, 6, 7, 8), may_be_empty=True, demo=(3, 4, 5)),
     },
     grids=[
         Grid(
@@ -344,10 +345,7 @@ STUDY: Final = Study(
         )
     ],
     report=_report,
-    about=(
-        "In every gang alpha, beta and gamma are measured first, and the times of all sums predicted from them. Then "
-        "come simulated sums in parts of a box of accelerators."
-    ),
+    about="In every gang alpha, beta and gamma are measured first, and the times of all sums predicted from them.",
     examples=(
         "dsgd study collectives --demo --out demo/",
         "dsgd study collectives --wires shm,tcp --ranks 2,4 --sizes 8,4096,65536,1048576 --repeats 50 --out study/",

@@ -263,11 +263,9 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     if gangs and len(study.looks) > 1:
         figures.append(_curves_figure(gangs))
     clock = "Seconds are those of a virtual clock with an estimated cost of work; bytes and models are real."
-    answer = (
-        " ".join(map(_answer, gangs)) or "No synchronous run has finished yet, so there is nothing to compare with."
-    )
     return {
-        "answer": answer,
+        "answer": " ".join(map(_answer, gangs))
+        or "No synchronous run has finished yet, so there is nothing to compare with.",
         "ran": [
             ("Ranks", f"{joined(study.ranks)}; {where(study.network)}"),
             (
@@ -282,7 +280,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "source": "What this library promises.",
         "figures": figures,
         "tables": [_table(gang) for gang in gangs],
-        "facts": {"answer": answer},
     }
 
 

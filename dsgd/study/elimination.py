@@ -21,7 +21,7 @@ from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 from dsgd.errors import DatasetError, InvalidParameterError
 from dsgd.study import elimination_report as said
 from dsgd.study.frame.data import MissingData, place
-from dsgd.study.frame.rows import Row, Run, picked
+from dsgd.study.frame.rows import Row, Run
 from dsgd.study.frame.study import Batch, Grid, Option, Study
 from dsgd.study.published import SOURCES
 from dsgd.study.svm_problems import PROBLEMS, Problem, ProblemData, load_problem
@@ -240,8 +240,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     overviews = [said.overview_table(summary, cache) for cache in caches]
     tables = [said.elimination_table(summary, problem, cache) for problem in problems for cache in caches]
     shown = [table for table in (*overviews, said.ranks_table(summary)) if table.rows]
-    names = ("seconds", "kernel_evaluations", "n_iter", "n_eliminated", "n_returned", "n_reconstructions", "gap")
-    keys = ("problem", "method", "cache", "solver", "ranks")
     grid = (
         f"presets {', '.join(_presets(study.presets))}; cache {' and '.join(study.caches)} (small: "
         f"{study.cache_share:.0%} of the kernel matrix in float32); "
@@ -264,12 +262,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "figures": said.elimination_figures(summary),
         "tables": shown,
         "details": [table for table in tables if table.rows],
-        "terminal": [*shown, *(tables if len(problems) == 1 else ())],
-        "facts": {
-            "cells": [
-                {**picked(cell, *keys), "repeats": len(cell.rows), **cell.medians(*names)} for cell in summary.cells
-            ]
-        },
     }
 
 

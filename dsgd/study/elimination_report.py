@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, period_axis, span_of
+from dsgd.report import Axis, Band, Claim, Figure, Level, Line, Mark, Panel, Table, span_of
 from dsgd.report.figures import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, SKY, TEXT, VERMILION, Colour, Dash
 from dsgd.study.frame.report import tally, tally_sentence, time_text
 from dsgd.study.frame.rows import Cell, Row, Stat, any_busy, cells_of, one_of, only
@@ -213,7 +213,7 @@ def _same_optimum(summary: EliminationSummary, problem: str) -> Claim:
     note = f"Widest gap over all samples in float64: {widest:.2g} (tol {cell.tol:g}); farthest preset: {cell.method}."
     if n_open:
         return statement.said(problem, f"{worst:.1e}", "fails", f"{note} {n_open} runs stopped with an open gap.")
-    return statement.judged(problem, exact(worst), note)
+    return statement.judged(problem, exact(worst), note, controls=[statement.control("a model of zeros", exact(1.0))])
 
 
 def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
@@ -380,47 +380,30 @@ _LOOKS: Final[dict[str, tuple[Colour, str, Dash]]] = {
     "aggressive": (VERMILION, "x", "dotted"), "average": (GREEN, "triangle", "dashed"),
     "conservative": (SKY, "hex", "dashed"), "auto": (TEXT, "diamond", "solid"), REFERENCE: (MUTED, "star", "dotted"),
 }  # fmt: skip
-_SHOWN_GAPS: Final = {"none", "multi", "libsvm", "aggressive", "auto"}
-_SOLVERS: Final[dict[str, tuple[str, Dash]]] = {"block": ("circle", "solid"), "pairwise": ("square", "dashed")}
 _HEIGHT: Final = 270
 _ACTIVE: Final = (
     "Share of the samples that are still active, against the steps of the solver, with the small cache. A line that "
     "falls early saves most; one that rises again had left samples out wrongly and took them back. A line ends with "
     "the run, when all samples are checked in float64."
 )
-_GAP: Final = (
-    "Largest violation of optimality among the active samples against seconds, with the small cache; a run ends only "
-    "when it is below tol over all samples."
-)
-_RANKS: Final = "Seconds against ranks: worker processes of one thread each."
 
 
 def elimination_figures(summary: EliminationSummary) -> list[Figure]:
     """Return the figures for which the study has runs."""
-    active, gap = [], []
+    active = []
     for name in summary.problems():
         if not (cells := summary.presets(name, summary.tight())):
             continue
-        row, lines, falls = cells[0].rows[0], [], list[Mark]()
+        row, lines = cells[0].rows[0], []
         title = f"{name}: {row['rows']:,} rows, {row['n_support'] / row['rows']:.0%} SVs"
         for cell in cells:
             at, (colour, _, dash) = cell.rows[0]["curve"], _LOOKS[cell.method]
             look: dict[str, Any] = {"colour": colour, "dash": dash, "width": 2.4 if cell.method == "auto" else 1.5}
             shares = [n / at["n_active"][0] for n in at["n_active"]]
             lines.append(Line(cell.method, [n / 1000 for n in at["n_iter"]], shares, **look))
-            known = [(s, found) for s, found in zip(at["seconds"], at["gap"], strict=True) if found and s]
-            if known and (cell.method in _SHOWN_GAPS or not _SHOWN_GAPS & {other.method for other in cells}):
-                falls.append(Line(cell.method, [s for s, _ in known], [found for _, found in known], **look))
         steps = Axis("steps on two variables, thousands", low=0.0)
         active.append(Panel(title, steps, Axis("samples still active", unit="%", low=0.0, high=1.04), lines))
-        falls.append(Level(cells[0].tol, "tol", MUTED, "solid"))
-        gap.append(Panel(title, Axis("time", unit="s", low=0.0), Axis("gap among active samples", "log"), falls))
-    made = [
-        Figure("active", "Who stays active", _ACTIVE, active, height=_HEIGHT),
-        Figure("gap", "How the gap closes", _GAP, gap, height=_HEIGHT),
-        *_sideways(summary),
-        Figure("ranks", "More ranks", _RANKS, _rank_panels(summary), height=_HEIGHT),
-    ]
+    made = [Figure("active", "Who stays active", _ACTIVE, active, height=_HEIGHT), *_sideways(summary)]
     return [figure for figure in made if figure.panels]
 
 
@@ -451,14 +434,6 @@ def _sideways(summary: EliminationSummary) -> list[Figure]:
             "As a multiple of the run without elimination, bars from the fastest to the slowest repetition. Grey: the "
             "published 30 to 60 % less.",
             Axis("time, as a multiple of none", "log", "x"), to_none("seconds"), [published, none],
-        ),
-        (
-            "cache", "What the cache gives",
-            "Of the kernel values that blocks used, the share that was found in the cache. Fewer active samples make "
-            "shorter rows, of which more fit, so with a small cache the share rises. With one that fits it falls: what "
-            "is left out would have been read from the cache.",
-            Axis("share of the used kernel values that were cached", unit="%", low=-0.02, high=1.02),
-            lambda cell: cell.stat("cache_share"), [],
         ),
         (
             "sequential", "Against the sequential baseline",
@@ -508,19 +483,6 @@ def _dots(
         held = "that fits" if cache == "fits" else f"of {span_of(shares, '{:.2g}')} % of the matrix"
         panels.append(Panel(f"Cache {held}", axis, side, marks))
     return panels
-
-
-def _rank_panels(summary: EliminationSummary) -> list[Panel]:
-    """Return a panel per problem: seconds against ranks."""
-    panels: dict[str, list[Mark]] = {}
-    ranks = sorted({int(cell.ranks) for cells in summary.on_ranks() for cell in cells})
-    for cells in summary.on_ranks():
-        first, seconds = cells[0], [cell.median("seconds") for cell in cells]
-        (marker, dash), colour = _SOLVERS[first.solver], _LOOKS[first.method][0]
-        mark = Line(f"{first.solver}, {first.method}", [cell.ranks for cell in cells], seconds, colour, marker, dash)
-        panels.setdefault(first.problem, []).append(mark)
-    x, y = period_axis("ranks", ranks), Axis("time", "log", "s")
-    return [Panel(problem, x, y, marks) for problem, marks in panels.items()]
 
 
 # -- the answer ----------------------------------------------------------------------------------------------------

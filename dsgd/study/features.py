@@ -204,22 +204,18 @@ def _name(cell: Cell) -> str:
 
 
 def _read(rows: Sequence[Row]) -> tuple[list[_Size], list[Cell], list[_Set]]:
-    """Return agents by size in the order of the study, kernel values by rising features, and machines by set."""
+    """Return agents by rising rows, kernel values by rising features, and machines by set."""
     parts = {cell.part: cell.rows for cell in cells_of(rows, "part")}
-    sizes = [_Size(cell.rows) for cell in cells_of(parts.get("agents", ()), "agents", "rows", "features")]
+    agents = cells_of(parts.get("agents", ()), "agents", "features")
+    usual = max(agents, key=lambda cell: len(cell.rows), default=None)
+    cells = cells_of(usual.rows, "rows") if usual else ()
+    sizes = sorted((_Size(cell.rows) for cell in cells), key=lambda size: int(size.rows))
     values = sorted(cells_of(parts.get("values", ()), "features"), key=lambda cell: cell.features)
     return sizes, values, [_Set(cell.rows) for cell in cells_of(parts.get("machines", ()), "dataset")]
 
 
-def _varied(sizes: Sequence[_Size], name: str, other: str) -> list[_Size]:
-    """Return those that differ in the rows or the features, rising: of the other number that is run most often."""
-    counts = [getattr(size, other) for size in sizes]
-    usual = max(counts, key=counts.count, default=0)
-    return sorted((size for size in sizes if getattr(size, other) == usual), key=lambda size: int(getattr(size, name)))
-
-
-def _best_table(sizes: Sequence[_Size], of: str = "") -> Table:
-    """Return the excess risk at the best step, by rows of an agent and graph; `of` ends the title."""
+def _best_table(sizes: Sequence[_Size]) -> Table:
+    """Return the excess risk at the best step, by rows of an agent and graph."""
     names = list(dict.fromkeys(name for size in sizes for name in size.cells))
     rows = []
     for size in sizes:
@@ -227,13 +223,13 @@ def _best_table(sizes: Sequence[_Size], of: str = "") -> Table:
         best = [
             f"{figure_text(cell.median('best'))} ({cell.median('best_steps'):,.0f})" if cell else "-" for cell in cells
         ]
-        rows.append((f"{size.rows:,}", f"{size.features:,}", *best))
+        rows.append((f"{size.rows:,}", *best))
     note = (
         "Excess risk: mean squared distance of an agent's predictions from the function without noise, mean over "
         "agents, at the step at which it is lowest; behind it that step. Medians over seeds. The variance of the "
         "function is 0.2, that of the noise 1."
     )
-    return Table(f"Excess risk at the best step{of}", ("rows per agent", "features", *names), rows, note, n_text=0)
+    return Table("Excess risk at the best step", ("rows per agent", *names), rows, note, n_text=0)
 
 
 def _size_tables(sizes: Sequence[_Size]) -> list[Table]:
@@ -296,9 +292,8 @@ def _machine_table(sets: Sequence[_Set]) -> Table:
 def _answer(sizes: Sequence[_Size], sets: Sequence[_Set]) -> str:
     """Return the answer of the study, a few sentences."""
     sentences = []
-    ordered = _varied(sizes, "rows", "features")
-    if ordered:
-        few, many = ordered[0], ordered[-1]
+    if sizes:
+        few, many = sizes[0], sizes[-1]
         of_few, of_many = few.over_one(_WORST), many.over_one(_WORST)
         if of_few and of_many:
             sentences.append(
@@ -324,7 +319,7 @@ def _answer(sizes: Sequence[_Size], sets: Sequence[_Set]) -> str:
 def _claims(sizes: Sequence[_Size], values: Sequence[Cell] = (), sets: Sequence[_Set] = ()) -> list[Claim]:
     """Return what is published of the methods, and whether it holds here."""
     return [
-        *(_agent_claims(_varied(sizes, "rows", "features")) if sizes else ()),
+        *(_agent_claims(sizes) if sizes else ()),
         *_value_claims(values),
         *_machine_claims(sets),
     ]
@@ -414,29 +409,14 @@ _SPEEDUP: Final = (
     "How much less work an agent has than one machine with all rows, until its excess risk is within a tenth of what "
     "that reaches at best; no point where it never is. Medians over seeds."
 )
-# What the lowest risk is drawn along: the name of the figure, the axis, and the caption.
-_RISKS: Final = {
-    "rows": ("rows", "rows per agent", "Lowest excess risk of all steps against rows per agent; medians over seeds."),
-    "features": (
-        "number",
-        "features",
-        "Lowest excess risk of all steps against features of a row; medians over seeds.",
-    ),
-}
 _MACHINES: Final = (
     "Accuracy on test rows against seconds of training on one thread; each point is a number of features."
 )
-_VALUES: Final = "Root mean squared error of kernel values against features of a row; medians over seeds."
 
 
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     sizes, values, sets = _read(rows)
-    usual = _varied(sizes, "rows", "features")
-    by_features, machines = _varied(sizes, "features", "rows"), [row for row in rows if row["part"] == "machines"]
-    figures: list[Figure] = []
-    if sizes:
-        figures = [_courses(usual), _risk_figure(usual, "rows"), _speedups(usual)]
-        figures.append(_risk_figure(by_features, "features"))
+    machines = [row for row in rows if row["part"] == "machines"]
     return {
         "answer": _answer(sizes, sets),
         "ran": [
@@ -447,27 +427,17 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             ),
             ("Seeds", joined(study.seeds)),
         ],
-        "highlights": _highlights(usual, sets),
+        "highlights": _highlights(sizes, sets),
         "data": [data_table(machines, "columns", "gamma", "commonest label", title="Data of the machines")]
         if sets
         else [],
         "claims": _claims(sizes, values, sets),
         "source": "; ".join(SOURCES[key].reference for key in study.sources) + ".",
         "figures": [
-            *figures,
+            *([_courses(sizes), _speedups(sizes)] if sizes else []),
             *([_machines(sets)] if sets else []),
-            *([_errors(values)] if values else []),
         ],
-        "tables": [*([_machine_table(sets)] if sets else []), *(_size_tables(usual) if sizes else [])],
-        "details": [_best_table(by_features, ", by features")] if sizes else [],
-        "facts": {
-            "best": {
-                f"{size.rows} rows, {size.features} features": {
-                    name: cell.median("best") for name, cell in size.cells.items()
-                }
-                for size in sizes
-            }
-        },
+        "tables": [*([_machine_table(sets)] if sets else []), *(_size_tables(sizes) if sizes else [])],
     }
 
 
@@ -496,15 +466,6 @@ def _courses(sizes: Sequence[_Size]) -> Figure:
         lines = lines_of(points, lambda at: at["steps"], lambda at: at["error"], _LOOKS, marker="")
         panels.append(Panel(f"{size.rows:,} rows per agent", Axis("steps", "log"), Axis("excess risk", "log"), lines))
     return Figure("features_steps", "Excess risk by steps", _STEPS, panels, columns=2)
-
-
-def _risk_figure(sizes: Sequence[_Size], along: str) -> Figure:
-    """Return the lowest excess risk of all graphs along rows or features."""
-    name, axis, caption = _RISKS[along]
-    points = {graph: [(size, size.cells[graph]) for size in sizes if graph in size.cells] for graph in _NAMES}
-    lines = lines_of(points, lambda at: float(getattr(at[0], along)), lambda at: at[1].stat("best"), _LOOKS)
-    panel = Panel("", Axis(axis, "log"), Axis("lowest excess risk", "log"), lines)
-    return Figure(f"features_{name}", f"Excess risk by {axis}", caption, [panel], columns=1)
 
 
 def _speedups(sizes: Sequence[_Size]) -> Figure:
@@ -537,21 +498,6 @@ def _machines(sets: Sequence[_Set]) -> Figure:
     return Figure("features_machines", "Features beside the exact machine", _MACHINES, panels)
 
 
-def _errors(values: Sequence[Cell]) -> Figure:
-    lines = [
-        line_of(name, [float(cell.features) for cell in values], [cell.median(name) for cell in values], number)
-        for number, name in enumerate(("plain", "orthogonal"))
-    ]
-    panel = Panel("", Axis("features", "log"), Axis("error of kernel values", "log"), lines)
-    return Figure("features_values", "Error of kernel values by features", _VALUES, [panel], columns=1)
-
-
-def _sizes(study: Study) -> list[tuple[int, int]]:
-    """Return rows per agent and features of what is run."""
-    by_rows = [(rows, study.usual_features) for rows in study.rows_per_agent]
-    return [*by_rows, *((study.usual_rows, features) for features in study.features)]
-
-
 #: The study.
 STUDY: Final = Study(
     "features",
@@ -572,13 +518,7 @@ STUDY: Final = Study(
             (10, 25, 100, 400, 1_600, 6_400), "Rows of each agent, as 10,100,1000.", least=1,
             demo=(10, 100, 1_600), may_be_empty=True,
         ),
-        "features": Option(
-            (25, 50, 100, 200, 400, 800), "Features of a row of agents, as 25,100.", least=1,
-            demo=(25, 100), may_be_empty=True,
-        ),
-        # Of agents whose features vary, and whose rows do.
-        "usual_rows": Option(100, least=1),
-        "usual_features": Option(300, least=1),
+        "features": Option(300, "Features of a row of agents.", least=1),
         "steps": Option(3_000, "Steps of agents.", least=10, demo=1_500),
         "seeds": options.seeds(),
     },
@@ -598,13 +538,11 @@ STUDY: Final = Study(
         ),
         Grid(
             lambda s: {
-                "part": ["agents"], "_size": _sizes(s), "seed": s.seeds, "graph": [*GRAPHS, ALONE, ONE_MACHINE],
+                "part": ["agents"], "rows": s.rows_per_agent, "seed": s.seeds,
+                "graph": [*GRAPHS, ALONE, ONE_MACHINE],
             },
-            run_agents, ("agents", "steps"), together=("_size", "seed"),
-            derive=lambda run: {
-                "rows": run._size[0], "features": run._size[1], "made": repr(GRAPHS.get(run.graph)),
-                "dataset": "sum of laplacians",
-            },
+            run_agents, ("agents", "steps", "features"), together=("rows", "seed"),
+            derive=lambda run: {"made": repr(GRAPHS.get(run.graph)), "dataset": "sum of laplacians"},
         ),
     ],
     report=_report,

@@ -402,7 +402,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         [
             *cost.published_steps(size, link, study.share),
             *cost.measured_steps(rows, size, link, study.share),
-            *([] if study.tflops is None else cost.assumed_steps(size, study.tflops, link, study.share)),
         ]
         for size in sizes
     ]
@@ -428,9 +427,7 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     for basis in dict.fromkeys(step.basis for step in steps):
         own = [number for number, step in enumerate(steps) if step.basis == basis]
         inside, inside_topk = (sum(bool(claims[2 * number + of].holds) for number in own) for of in (0, 1))
-        whose = {cost.PUBLISHED: "the compute times of the authors", cost.HERE: "those of one thread here"}.get(
-            basis, basis
-        )
+        whose = "the compute times of the authors" if basis == cost.PUBLISHED else "those of one thread here"
         gained.append(f"with {whose} for {inside} of {len(own)} networks, and over Top-k for {inside_topk}")
     answer = [
         f"The accuracy of gTop-k less that of dense sums is {', and '.join(said)}." if said else "",
@@ -448,7 +445,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         f"{study.latency:g} ms and {study.bandwidth:.3g} GB/s between two ranks, {study.share:.2%} of the entries "
         "sent, no overlap"
     )
-    own_rows = [{"key": f"{step.model.name}, {step.basis}", "ranks": most, **step.as_row()} for step in steps]
     return {
         "answer": " ".join(filter(None, answer)),
         "ran": [("Model", settings)],
@@ -458,17 +454,9 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             (lost_text, f"of the chosen mass is lost by put-back on {_MERGED[-1]} ranks"),
         ],
         "claims": [*check_convergence(lessons), *claims],
-        "figures": [
-            *([_courses_figure(lessons)] if lessons else []),
-            cost.efficiency_figure(curves, sizes),
-            cost.mass_figure(_MERGED, [(row["put_back"], row["conserving"]) for row in lost]),
-        ],
+        "figures": [_courses_figure(lessons)] if lessons else [],
         "data": [data_table([row for row in rows if "curve" in row], "a row", "commonest label")] if lessons else [],
         "tables": tables,
-        "rows": [*rows, *own_rows, *({"key": f"mass-{row['ranks']}", **row} for row in lost)],
-        # What has a line for each number of ranks too is on the page.
-        "terminal": [table for table in tables if len(table.rows) <= max(len(curves), len(_MERGED))],
-        "facts": {"ranks": study.ranks, "steps": [step.as_row() for step in steps], "mass": lost},
     }
 
 
@@ -545,9 +533,6 @@ STUDY: Final = Study(
         "networks": Option(tuple(cost.SPEEDS), choices=tuple(cost.SPEEDS), may_be_empty=True),
         "repeats": Option(5, least=1, demo=3),
         "ranks": Option(32, "Ranks of the tables, a power of two.", panel=_COST),
-        "tflops": Option(
-            None, "Also with computing at so many million million operations a second.", of=float, panel=_COST
-        ),
         "latency": Option(0.436, "Milliseconds of an empty message.", panel=_COST, least=0),
         "bandwidth": Option(1 / 9, "Gigabytes a second between two ranks.", panel=_COST, above=0),
         "share": Option(
@@ -580,7 +565,7 @@ STUDY: Final = Study(
     examples=(
         "dsgd study gtopk --demo --out demo/",
         "dsgd study gtopk --model lstm --epochs 40 --seeds 5 --out study/",
-        "dsgd study gtopk --model none --no-timing --tflops 10 --ranks 64 --latency 0.05 --bandwidth 1.25 --out study/",
+        "dsgd study gtopk --model none --no-timing --ranks 64 --latency 0.05 --bandwidth 1.25 --out study/",
     ),
     columns=("model", "strategy"),
     check=_check,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from dsgd.collectives.cost import Link
 from dsgd.collectives.payloads import Entries, merge_all
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError
-from dsgd.report import Axis, Claim, Figure, Panel, Table, figure_text, period_axis
-from dsgd.study.frame.report import line_of
+from dsgd.report import Claim, Table, figure_text
 from dsgd.study.frame.rows import Row, cells_of
 from dsgd.study.published import FIGURES, STATEMENTS, average, exact, were_busy
 
@@ -66,7 +65,6 @@ SPEEDS: Final[Mapping[str, Speeds]] = {name: Speeds(**one) for name, one in FIGU
 
 #: One gigabit, as the authors of gTop-k measured it.
 GIGABIT: Final = Link(latency_s=0.436e-3, byte_s=9e-9)
-_BATCH: Final = 32
 _DENSITY: Final = 0.001
 
 
@@ -76,22 +74,15 @@ class NetModel:
 
     name: str
     n_params: int
-    forward_gflop: float
-
-    def compute_s(self, tflops: float) -> float:
-        """Return the seconds of a step on 32 rows at so many million million operations a second."""
-        if not tflops > 0.0:
-            raise InvalidParameterError(f"NetModel.compute_s(tflops=...) must be positive. Got {tflops!r}.")
-        return 3 * _BATCH * self.forward_gflop / (1000.0 * tflops)
 
 
 #: The models of the publication. A sample of the language model is 35 words.
 MODELS: Final = (
-    NetModel("ResNet-20, CIFAR-10", 272_474, 0.082),
-    NetModel("VGG-16, CIFAR-10", 14_728_266, 0.63),
-    NetModel("ResNet-50, ImageNet", 25_557_032, 8.2),
-    NetModel("AlexNet, ImageNet", 61_100_840, 1.43),
-    NetModel("LSTM, PTB", 66_034_000, 3.6),
+    NetModel("ResNet-20, CIFAR-10", 272_474),
+    NetModel("VGG-16, CIFAR-10", 14_728_266),
+    NetModel("ResNet-50, ImageNet", 25_557_032),
+    NetModel("AlexNet, ImageNet", 61_100_840),
+    NetModel("LSTM, PTB", 66_034_000),
 )
 
 
@@ -104,7 +95,6 @@ class Scaling:
     dense_s: float
     topk_s: float
     tree_s: float
-    butterfly_s: float
     packed_s: float
     basis: str = "assumed"
     repeats: Sequence[float] = field(default=())
@@ -127,10 +117,6 @@ class Scaling:
         """Return how many times as efficient gTop-k by a tree is as another sum, for any compute time."""
         return (compute_s + other_s) / (compute_s + self.tree_s)
 
-    def as_row(self) -> dict[str, Any]:
-        """Return everything as plain values, with both gains."""
-        return asdict(self) | {"over_dense": self.over_dense, "over_topk": self.over_topk}
-
 
 def scaling(model: NetModel, size: int, compute_s: float, link: Link = GIGABIT, density: float = _DENSITY) -> Scaling:
     """Return what a step takes on `size` ranks, a power of two, each of which computes for so many seconds."""
@@ -146,7 +132,6 @@ def scaling(model: NetModel, size: int, compute_s: float, link: Link = GIGABIT, 
         2 * (size - 1) * alpha + 2 * (size - 1) / size * 4 * model.n_params * beta,
         levels * alpha + (size - 1) * 8 * k * beta,
         2 * levels * (alpha + 8 * k * beta),
-        levels * (alpha + 8 * k * beta),
         levels * (alpha + sparse_bytes(k, model.n_params, 4) * beta),
     )
 
@@ -222,14 +207,6 @@ def measured_steps(rows: Iterable[Row], size: int, link: Link = GIGABIT, density
         step = scaling(by_name[own.model], size, statistics.median(seconds), link, density)
         steps.append(replace(step, basis=HERE, repeats=tuple(seconds)))
     return steps
-
-
-def assumed_steps(
-    size: int, tflops: float, link: Link = GIGABIT, density: float = 0.001, models: Sequence[NetModel] = MODELS
-) -> list[Scaling]:
-    """Return steps on 32 rows whose operations take place at so many million million a second."""
-    basis = f"{tflops:g} Tflop/s"
-    return [replace(scaling(model, size, model.compute_s(tflops), link, density), basis=basis) for model in models]
 
 
 def scaling_table(steps: Sequence[Scaling], size: int) -> Table:
@@ -335,36 +312,3 @@ def check_gtopk_claims(steps: Sequence[Scaling], size: int, rows: Sequence[Row] 
             is_busy = busy and bool(step.repeats)
             claims.append(statement.judged(data, found, note, busy=is_busy, baseline=f"1x: {other}"))
     return claims
-
-
-def efficiency_figure(curves: Sequence[Sequence[Scaling]], sizes: Sequence[int]) -> Figure:
-    """Return efficiency by ranks, a panel for each network and compute time."""
-    sums = (("dense ring", "dense_s"), ("Top-k", "topk_s"), ("gTop-k, tree", "tree_s"), ("packed", "packed_s"))
-    known = [size for size in sizes if size in SIZES]
-    panels = []
-    for steps in curves:
-        marks, model = [], steps[0].model.name
-        for number, (label, name) in enumerate(sums):
-            efficiencies = [step.efficiency(getattr(step, name)) for step in steps]
-            marks.append(line_of(label, sizes, efficiencies, number, marker=""))
-            if number < len(_WAYS):
-                said = [SPEEDS[model].efficiency(_WAYS[number][0], size) for size in known]
-                marks.append(line_of(f"{label}, published", known, said, number, dash="solid", width=0, hollow=True))
-        title = f"{model}: {1e3 * steps[0].compute_s:,.0f} ms ({steps[0].basis})"
-        panels.append(Panel(title, period_axis("ranks", sizes), Axis("scaling efficiency", unit="%"), marks))
-    caption = (
-        "Share of a step that computes. Lines: from the cost of messages, nothing overlapped, with the compute time in "
-        "the title. Rings: speeds that the authors measured."
-    )
-    return Figure("efficiency", "Scaling efficiency", caption, panels, share="xy")
-
-
-def mass_figure(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> Figure:
-    """Return the shares of the chosen mass that are lost, by number of ranks."""
-    marks = [
-        line_of(label, sizes, [share[number] for share in shares], number)
-        for number, label in enumerate(("put-back, as published", "conserving"))
-    ]
-    panel = Panel("", period_axis("ranks", sizes), Axis("chosen mass lost in one sum", unit="%"), marks)
-    caption = "Entries that every rank chose and that are neither applied nor kept for later, in one sum by a tree."
-    return Figure("mass", "What is lost", caption, [panel])

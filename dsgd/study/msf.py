@@ -220,9 +220,6 @@ _COLUMNS: Final = {
     "peak memory": "peak_rss_bytes:B",
 }  # fmt: skip
 _EXCHANGED: Final = ("encode s", "wire s", "wait s", "comm. share", "dispersion", "exchanges", "sent")
-_BRIEF: Final = (
-    "ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy", "balanced", "exchanges",
-)  # fmt: skip
 _TIME: Final = (
     "ranks", "every", "time s", "compute s", "encode s", "wire s", "wait s", "comm. share", "comm. saved",
     "x sequential", "exchanges", "sent", "peak memory",
@@ -231,11 +228,6 @@ _WORTH: Final = (
     "ranks", "every", "accuracy", "lowest", "highest", "balanced", "F1", "training accuracy", "objective",
     "dispersion",
 )  # fmt: skip
-
-
-def results_table(rows: Sequence[Row], dataset: str, columns: Sequence[str]) -> Table:
-    """Return a row per number of ranks and period on a dataset, with some of the columns."""
-    return _results(next(one for one in sets_of(rows) if one.name == dataset), columns, "Results")
 
 
 def _results(one: PeriodRows, columns: Sequence[str], title: str) -> Table:
@@ -290,38 +282,6 @@ def _every(cell: Cell) -> str:
     return "sequential" if cell.every is None else f"{cell.every:,}"
 
 
-def _reached(row: Row, target: float) -> tuple[int, float] | None:
-    """Return the epochs and seconds after which the training loss of a run was first `target` or less, if it was."""
-    for point in row.get("curve", ()):
-        if point["train_loss"] is not None and point["train_loss"] <= target:
-            return int(point["epoch"]), float(point["seconds"])
-    return None
-
-
-def _target_table(sets: Sequence[PeriodRows], excess: float) -> Table:
-    """Return epochs and seconds until the training loss is within `excess` of the sequential run's final one."""
-    rows: list[tuple[str, ...]] = []
-    for one in sets:
-        alone = one.sequential.rows if one.sequential else ()
-        finals = [row["curve"][-1]["train_loss"] for row in alone if row.get("curve")]
-        finals = sorted(loss for loss in finals if loss is not None)
-        if not finals:
-            continue
-        target = finals[len(finals) // 2] * (1.0 + excess)
-        for cell in one.cells:
-            reached = [_reached(row, target) for row in cell.rows]
-            hits = sorted(hit for hit in reached if hit is not None)
-            middle = hits[len(hits) // 2] if 2 * len(hits) > len(reached) else None
-            shown = (f"{middle[0]}", figure_text(middle[1])) if middle else ("not reached", "-")
-            rows.append((one.name, f"{target:.4g}", str(cell.ranks), _every(cell), *shown))
-    columns = ("data", "target loss", "ranks", "every", "epochs", "seconds")
-    note = (
-        f"Target: the training loss of the sequential run's last epoch plus {excess:.0%}. The loss of an epoch is the "
-        "mean over its rows, each before its own update; half of the seeds or more must reach it."
-    )
-    return Table("Time to target", columns, rows, note)
-
-
 # -- the page ------------------------------------------------------------------------------------------------------
 
 
@@ -330,7 +290,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     claims = _claims(sets)
     answer, highlights = _answer(_gains(sets), claims)
     note = "commonest label: test accuracy of always predicting it; best possible: of a generated set, from its noise."
-    columns = ("train_s", "communication_s", "test_accuracy", "balanced_accuracy", "majority_accuracy", "objective")
     return {
         "answer": answer,
         "ran": [
@@ -357,16 +316,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             for columns, title in ((_TIME, "Time"), (_WORTH, "Worth of the averaged model"))
             for one in sets
         ],
-        "details": [_target_table(sets, study.target_excess)],
-        "terminal": [_results(one, _BRIEF, "Results") for one in sets],
-        "facts": {
-            "cells": [
-                {"dataset": one.name, "ranks": cell.ranks, "every": cell.every, "seeds": len(cell.rows)}
-                | cell.medians(*columns)
-                for one in sets
-                for cell in one.cells
-            ]
-        },
     }
 
 
@@ -448,10 +397,6 @@ STUDY: Final = Study(
             panel="The model",
         ),
         "dtype": options.dtype(),
-        "target_excess": Option(
-            0.02, "Time to target: loss above the sequential run's, as 0.02.", flags=("--target",), panel="The model",
-            least=0,
-        ),
         "network": options.network(),
     },
     grids=[

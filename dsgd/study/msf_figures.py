@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dsgd.ledger import PHASES
 from dsgd.report import Axis, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, seconds_text
-from dsgd.report.figures import GREY, MARKERS, MUTED, PHASE_COLOURS, PHASE_MARKERS, TEXT, VERMILION, Dash, ramp
+from dsgd.report.figures import GREY, MARKERS, MUTED, PHASE_COLOURS, TEXT, VERMILION, Dash, ramp
 from dsgd.report.figures import PHASES as SHOWN_PHASES
 from dsgd.study.frame.report import line_of, lines_of
 from dsgd.study.frame.rows import Cell, Row, Stat, cells_of, one_of
@@ -110,8 +110,8 @@ def _per_ranks(one: PeriodRows, pick: Callable[[Cell], Stat | None] | str) -> li
     return [*lines_of({f"{ranks} processes": one.parallel(ranks) for ranks in one.ranks}, "every", pick)]
 
 
-def _level(one: PeriodRows, column: str, label: str = _SEQUENTIAL) -> list[Mark]:
-    return [Level(one.sequential.median(column), label)] if one.sequential else []
+def _level(one: PeriodRows, column: str) -> list[Mark]:
+    return [Level(one.sequential.median(column), _SEQUENTIAL)] if one.sequential else []
 
 
 def _total_time(one: PeriodRows) -> Panel:
@@ -155,17 +155,6 @@ def _accuracy(one: PeriodRows) -> Panel:
     return _panel(one, title, Axis("test accuracy", unit="%", low=middle - half, high=middle + half), marks)
 
 
-def _phases(one: PeriodRows) -> Panel:
-    groups = {phase: [c for c in one.parallel() if c.median(f"{phase}_s") > 0] for phase in SHOWN_PHASES}
-    marks: list[Mark] = [
-        Line(phase, [c.every for c in cells], [c.median(f"{phase}_s") for c in cells], colour, marker)
-        for (phase, cells), colour, marker in zip(groups.items(), PHASE_COLOURS, PHASE_MARKERS, strict=True)
-        if cells
-    ]
-    marks += _level(one, "train_s", "sequential run, in all")
-    return _panel(one, "", Axis("per rank", "log", "s"), marks)
-
-
 def _communication(one: PeriodRows) -> Panel:
     return _panel(one, "wire + wait", Axis("per rank", "log", "s"), _per_ranks(one, "communication_s"))
 
@@ -185,23 +174,6 @@ def _communication_share(one: PeriodRows) -> Panel:
             marks.append(line_of(f"{ranks} processes", x, shares, number, dash="solid"))
     marks.append(Level(1 - _REDUCTION, "98 % less", VERMILION, "solid"))
     return _panel(one, "against every=1", Axis("share of every=1", "log", "%"), marks)
-
-
-def _under(base: Cell | None, cell: Cell) -> Stat | None:
-    """Return the training time of a cell under that of another."""
-    stat = cell.stat("train_s")
-    return None if base is None or stat is None else stat.under(base.median("train_s"))
-
-
-def _over_sequential(one: PeriodRows) -> Panel:
-    marks = [*_per_ranks(one, partial(_under, one.sequential)), Level(1.0, _SEQUENTIAL)]
-    marks += [Level(float(ranks), f"ideal for {ranks} processes", MUTED, "dotted") for ranks in one.ranks[-1:]]
-    return _panel(one, "over the sequential run", Axis("times the sequential run", unit="x", low=0.0), marks)
-
-
-def _over_frequent(one: PeriodRows) -> Panel:
-    marks = _per_ranks(one, lambda cell: _under(one_of(one.cells, ranks=cell.ranks, every=1), cell))
-    return _panel(one, "over every=1", Axis("times every=1", unit="x", low=0.0), marks)
 
 
 def _convergence(one: PeriodRows, against: str) -> Panel:
@@ -226,12 +198,6 @@ def _convergence(one: PeriodRows, against: str) -> Panel:
     return Panel(f"{one.name}: loss against {'epochs' if against == 'epoch' else 'time'}", axis, loss, marks)
 
 
-def _dispersion(one: PeriodRows) -> Panel:
-    marks = _per_ranks(one, "dispersion")
-    axis = Axis("mean squared distance", "log" if any(any(mark.values("y")) for mark in marks) else "linear")
-    return _panel(one, "", axis, marks)
-
-
 _FIGURES: Final[Sequence[tuple[str, str, str, Sequence[Callable[[PeriodRows], Panel]]]]] = (
     (
         "msf",
@@ -242,7 +208,6 @@ _FIGURES: Final[Sequence[tuple[str, str, str, Sequence[Callable[[PeriodRows], Pa
         "predicting the commonest label scores: a model on it has learnt nothing that accuracy can see.",
         (_total_time, _shares, _accuracy),
     ),
-    ("phases", "Seconds of each phase", "Per rank, at the largest number of processes.", (_phases,)),
     (
         "communication",
         "Communication",
@@ -251,22 +216,10 @@ _FIGURES: Final[Sequence[tuple[str, str, str, Sequence[Callable[[PeriodRows], Pa
         (_communication, _communication_share),
     ),
     (
-        "speedup",
-        "Speed-up",
-        "Over the sequential run, and over synchronising every sample on as many processes.",
-        (_over_sequential, _over_frequent),
-    ),
-    (
         "convergence",
         "Training loss against epochs and seconds",
         "Mean loss of the rows of an epoch, each before its own update. Rare synchronisation costs epochs and saves "
         "seconds; the curves against seconds show what is left of the gain. Median seed by training time.",
         (partial(_convergence, against="epoch"), partial(_convergence, against="seconds")),
-    ),
-    (
-        "dispersion",
-        "How far the ranks drift apart",
-        "Mean squared distance of the ranks' models from their average, just before the last synchronisation.",
-        (_dispersion,),
     ),
 )

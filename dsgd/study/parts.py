@@ -12,7 +12,7 @@ Source: Wang et al. 2020 (Blink), who time it beside NCCL.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations, permutations
@@ -32,8 +32,6 @@ from dsgd.collectives.algorithms.packing import (
     subgraph,
 )
 from dsgd.collectives.algorithms.whole import plan_schedule
-from dsgd.report import Axis, Figure, Level, Line, Panel, Table, span_of
-from dsgd.report.figures import MARKERS, SERIES
 from dsgd.sim import NETWORKS, Network
 from dsgd.sim.events import play_rounds
 from dsgd.types import FloatMatrix
@@ -44,10 +42,6 @@ _N_BYTES: Final = 1 << 29
 # Accelerators add up at the rate of their memory, three streams of 900 GB/s together.
 _ADDED_BYTE_S: Final = 3.3e-12
 _PIECES: Final = {"trees": (16, 64), "rings": (1, 4)}
-_CAPTION: Final = (
-    "Each mark is a set of accelerators with links of its own kind: how many times as fast a sum over packed trees is "
-    "as one round the most rings that fit, or through PCIe where no ring of direct links is left."
-)
 
 
 @dataclass(frozen=True)
@@ -58,8 +52,7 @@ class PartOfBox:
     # The accelerators, the first of all sets with these links, and how many such sets there are.
     members: tuple[int, ...]
     n_sets: int
-    # How many trees are packed, and rings; 0 where the ring goes through PCIe.
-    n_trees: int
+    # How many rings are packed; 0 where the ring goes through PCIe.
     n_rings: int
     # Simulated seconds of a sum of 512 MiB.
     trees_s: float
@@ -76,11 +69,6 @@ class PartOfBox:
     def ratio(self) -> float:
         """How many times as fast trees are."""
         return self.rings_s / self.trees_s
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return f"{self.box}: {', '.join(map(str, self.members))}"
 
 
 @lru_cache(maxsize=4)
@@ -101,46 +89,6 @@ def best_part(parts: Iterable[PartOfBox]) -> PartOfBox:
     return max(parts, key=lambda part: part.ratio)
 
 
-def parts_figure(parts: Sequence[PartOfBox]) -> Figure:
-    """Return the figure: a panel per box, a mark per part."""
-    panels = []
-    for box in dict.fromkeys(part.box for part in parts):
-        marks: list[Level | Line] = [Level(1.0, "as fast as rings")]
-        for k, (label, is_ring) in enumerate((("no ring of direct links", False), ("rings of direct links", True))):
-            own = [part for part in parts if part.box == box and (part.n_rings > 0) == is_ring]
-            x, y = [len(part.members) for part in own], [part.ratio for part in own]
-            names = [part.name for part in own]
-            marks.append(Line(label, x, y, SERIES[k], MARKERS[k], width=0.0, names=names))
-        ticks = {float(size): str(size) for size in range(3, 9)}
-        panels.append(Panel(box, Axis("accelerators", ticks=ticks), Axis("trees over rings", unit="x", low=0.0), marks))
-    return Figure("collectives_parts", "Trees and rings in parts of a box", _CAPTION, panels, 2, share="y")
-
-
-def parts_table(parts: Sequence[PartOfBox]) -> Table:
-    """Return the table: by box and number of accelerators, what trees gain where there are rings and where not."""
-    groups: dict[tuple[str, int], list[PartOfBox]] = {}
-    for part in parts:
-        groups.setdefault((part.box, len(part.members)), []).append(part)
-    rows = [
-        {
-            "box": own[0].box, "size": len(own[0].members), "sets": sum(part.n_sets for part in own),
-            "unlike": len(own), "alone": sum(part.n_sets for part in own if not part.n_rings),
-            "ratio": span_of([part.ratio for part in own], "{:.2f}"),
-            "bound": span_of([part.bound for part in own], "{:.2f}"),
-            "trees": max(part.n_trees for part in own),
-        }
-        for own in groups.values()
-    ]  # fmt: skip
-    columns = (
-        "box = box | accelerators = size | sets = sets | unlike = unlike | without ring = alone | "
-        "trees over rings = ratio | by capacities = bound | most trees = trees"
-    )
-    note = (
-        "Least to most over the unlike sets; simulated, 512 MiB, nominal rates, PCIe of 10 GB/s where no ring is left."
-    )
-    return Table.of("Trees and rings in parts of a box", rows, columns, note)
-
-
 def _measured(box: str, members: tuple[int, ...], n_sets: int) -> PartOfBox:
     links, rate = BOXES[box]
     part, size = subgraph(links, members), len(members)
@@ -152,7 +100,6 @@ def _measured(box: str, members: tuple[int, ...], n_sets: int) -> PartOfBox:
         box,
         members,
         n_sets,
-        len(trees.trees),
         len(rings),
         min(_seconds(direct, size, trees, pieces) for pieces in _PIECES["trees"]),
         min(_seconds(direct if rings else pcie, size, around, pieces) for pieces in _PIECES["rings"]),

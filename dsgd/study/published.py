@@ -253,6 +253,10 @@ class Statement:
     kind: str = ""
     up_to: bool = False
 
+    def control(self, name: str, found: Interval | None) -> Control:
+        """Return what must fail this statement, with the verdict of its figure."""
+        return Control(name, found, self.margin.verdict(found) if found else "fails")
+
     def judged(
         self,
         data: str,

@@ -1,18 +1,16 @@
 """The scaling study: published speed-ups of synchronous SGD, and predictions from the balance equations.
 
 Nothing is trained: `dsgd.sim.scaling` computes a step from the shapes of the layers and nominal rates of machines and
-wires. The published points are in ``published.toml``. The same can be said of another network.
+wires. The published points are in ``published.toml``.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dsgd.collectives.cost import Link
-from dsgd.errors import InvalidParameterError
 from dsgd.report.figures import (
     BLUE,
     GREEN,
@@ -30,11 +28,11 @@ from dsgd.report.figures import (
     Panel,
     period_axis,
 )
-from dsgd.report.tables import Claim, Table, byte_text, figure_text
+from dsgd.report.tables import Claim, Table, figure_text
 from dsgd.sim import scaling as balances
-from dsgd.sim.network import Network, network_for
+from dsgd.sim.network import Network
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.study import Option, Study
+from dsgd.study.frame.study import Study
 from dsgd.study.published import FIGURES, STATEMENTS, Statement, exact
 
 __all__ = ["STUDY"]
@@ -121,17 +119,16 @@ class Predicted:
 
 def predict_point(point: PublishedPoint) -> Predicted:
     """Return the prediction for a published point."""
-    found = _curves(point.layers, [point.nodes], point.batch, point.machine, point.wire)
+    found = _curves(point, [point.nodes])
     alone = balances.predict_step(point.layers, 1, point.batch, point.machine, point.wire)
     return Predicted(point, alone.seconds, found["data"][0], found["hybrid"][0])
 
 
-def _curves(
-    layers: Sequence[balances.Layer], nodes: Sequence[int], batch: int, node: balances.Node, network: Network
-) -> dict[balances.Sharing, Sequence[balances.ScalingPoint]]:
+def _curves(point: PublishedPoint, nodes: Sequence[int]) -> dict[balances.Sharing, Sequence[balances.ScalingPoint]]:
     """Return the speed-up against nodes, data parallel and hybrid."""
     ways: tuple[balances.Sharing, ...] = ("data", "hybrid")
-    return {way: balances.speedup_curve(layers, nodes, batch, node, network, sharing=way) for way in ways}
+    common = (point.layers, nodes, point.batch, point.machine, point.wire)
+    return {way: balances.speedup_curve(*common, sharing=way) for way in ways}
 
 
 def node_counts(most: int) -> list[int]:
@@ -220,11 +217,10 @@ def _variations_table(predicted: Sequence[Predicted]) -> Table:
     return Table("Predicted speed-up, hybrid, by what is assumed", ("point", "published", *VARIATIONS), rows)
 
 
-def layers_table(
-    layers: Sequence[balances.Layer], nodes: int, batch: int, node: balances.Node, network: Network, title: str
-) -> Table:
+def layers_table(point: PublishedPoint) -> Table:
     """Return one row per layer: its operations per byte, and how it is best shared."""
-    balance = balances.node_balance(node, network.between)
+    layers, nodes, batch = point.layers, point.nodes, point.batch
+    balance = balances.node_balance(point.machine, point.wire.between)
     columns = (
         "layer = layer.name | shared by = sharing | parameters = layer.n_params:, | "
         "forward MFLOP = layer.forward_flop*1e-6:3 | FLOP/B = ratio | groups x nodes = {0.groups} x {0.group_size} | "
@@ -238,30 +234,12 @@ def layers_table(
         f"{convolutions} Groups x nodes in each: samples are divided between groups, weights inside."
     )
     return Table.of(
-        f"{title}: {nodes} nodes, batch {batch:,}",
+        f"{point.model}, {point.network}: {nodes} nodes, batch {batch:,}",
         places,
         columns,
         note,
         2,
         ratio=lambda place: figure_text(balances.flop_per_byte(place.layer, batch / nodes)),
-    )
-
-
-def _curve_table(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]], title: str) -> Table:
-    """Return speed-up, efficiency and waiting time, one row per number of nodes."""
-    pairs = [{"data": data, "hybrid": hybrid} for data, hybrid in zip(*found.values(), strict=True)]
-    columns = (
-        "nodes = {0[data].nodes} | data parallel = {0[data].speedup:.2f}x | hybrid = {0[hybrid].speedup:.2f}x | "
-        "efficiency = {0[hybrid].efficiency:.0%} | step ms = step | waited ms = waited | sent / node = sent"
-    )
-    return Table.of(
-        title,
-        pairs,
-        columns,
-        "Efficiency, step, waited, sent: of the hybrid.",
-        step=lambda pair: f"{1e3 * pair['hybrid'].step.seconds:.3g}",
-        waited=lambda pair: f"{1e3 * pair['hybrid'].step.exposed_s:.3g}",
-        sent=lambda pair: byte_text(pair["hybrid"].step.n_bytes),
     )
 
 
@@ -309,37 +287,20 @@ def _speedup_figure(predicted: Sequence[Predicted]) -> Figure:
     for found in predicted:
         point = found.point
         nodes = node_counts(point.nodes)
-        lines = _curve_lines(_curves(point.layers, nodes, point.batch, point.machine, point.wire))
-        mark = Line("published", [point.nodes], [point.speedup], ORANGE, "diamond", width=0, size=11)
-        panels.append(_speedup_panel(f"{point.model}, batch {point.batch}, {point.network}", nodes, [*lines, mark]))
+        marks = [Line("linear", nodes, nodes, TEXT, dash="dashed", width=1.2)]
+        for way, curve in _curves(point, nodes).items():
+            label, colour, marker = _STYLES[way]
+            names = [f"{label}, {at.nodes} nodes, waits {at.step.exposed_s:.3g} s" for at in curve]
+            marks.append(Line(label, nodes, [at.speedup for at in curve], colour, marker, names=names))
+        marks.append(Line("published", [point.nodes], [point.speedup], ORANGE, "diamond", width=0, size=11))
+        title = f"{point.model}, batch {point.batch}, {point.network}"
+        y = Axis("speed-up", "log", "x", ticks={n: f"{n}x" for n in nodes})
+        panels.append(Panel(title, period_axis("nodes", nodes), y, marks))
     caption = (
         "Speed-up of a step on a fixed batch, predicted from nominal rates, and the published points. Data parallel: "
         "all layers are shared by samples; hybrid: each layer as sends the fewest bytes."
     )
     return Figure("speedup", "Predicted and published speed-up", caption, panels)
-
-
-def _own_figure(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]], title: str) -> Figure:
-    """Return predicted speed-up against nodes of the network of this title, data parallel and hybrid."""
-    nodes = [point.nodes for point in found["data"]]
-    panel = _speedup_panel(title, nodes, _curve_lines(found))
-    return Figure("own-speedup", f"Predicted speed-up: {title}", "Of a step on a fixed batch.", [panel], columns=1)
-
-
-def _curve_lines(found: Mapping[balances.Sharing, Sequence[balances.ScalingPoint]]) -> list[Line]:
-    lines = []
-    for way, points in found.items():
-        label, colour, marker = _STYLES[way]
-        names = [f"{label}, {point.nodes} nodes, waits {point.step.exposed_s:.3g} s" for point in points]
-        x, y = [point.nodes for point in points], [point.speedup for point in points]
-        lines.append(Line(label, x, y, colour, marker, names=names))
-    return lines
-
-
-def _speedup_panel(title: str, nodes: Sequence[int], lines: Sequence[Line]) -> Panel:
-    ideal = Line("linear", nodes, nodes, TEXT, dash="dashed", width=1.2)
-    y = Axis("speed-up", "log", "x", ticks={n: f"{n}x" for n in nodes})
-    return Panel(title, period_axis("nodes", nodes), y, [ideal, *lines])
 
 
 def _ratio_figure(points: Sequence[PublishedPoint]) -> Figure:
@@ -380,14 +341,12 @@ def _groups_figure(cases: Sequence[tuple[PublishedPoint, int]]) -> Figure:
     return Figure("groups", "The best number of groups", caption, panels)
 
 
-def _step_figure(
-    layers: Sequence[balances.Layer], nodes: int, batch: int, node: balances.Node, network: Network, title: str
-) -> Figure:
+def _step_figure(point: PublishedPoint) -> Figure:
     """Return what a node does when, in a data parallel and in a hybrid step."""
-    panels = []
+    panels, common = [], (point.layers, point.nodes, point.batch, point.machine, point.wire)
     for name, step in (
-        ("data parallel", balances.predict_step(layers, nodes, batch, node, network, sharing="data")),
-        ("hybrid", balances.predict_step(layers, nodes, batch, node, network)),
+        ("data parallel", balances.predict_step(*common, sharing="data")),
+        ("hybrid", balances.predict_step(*common)),
     ):
         text = f"{name}: {1e3 * step.seconds:.3g} ms, {1e3 * step.exposed_s:.3g} ms of it waiting"
         panels.append(_timeline(text, step))
@@ -395,7 +354,7 @@ def _step_figure(
         "The upper line computes, the lower one sends. Gradients are summed beside the backward pass, the last layer's "
         "first; where a layer's weights are divided, its inputs are gathered before its forward pass."
     )
-    return Figure("step", f"A step: {title}", caption, panels, columns=1, height=190, share="x")
+    return Figure("step", f"A step: {point.name}", caption, panels, columns=1, height=190, share="x")
 
 
 def _timeline(title: str, step: balances.Step) -> Panel:
@@ -420,53 +379,9 @@ def _timeline(title: str, step: balances.Step) -> Panel:
 # -- report -------------------------------------------------------------------------------------------------------
 
 
-def _own(study: Study) -> tuple[list[Table], list[Figure]]:
-    """Return the curve and the layers of a network of the reader's own."""
-    name, share = study.model, study.efficiency
-    node = balances.Node("as given", 1e12 * study.tflops, 1e9 * study.memory, share, share, 2e-5)
-    layers, wire = _layers(name, study.shape), balances.INTERCONNECTS.get(study.network) or network_for(study.network)
-    found = _curves(layers, study.nodes, study.batch, node, wire)
-    title = f"{name}, batch {study.batch:,}, {wire.name}"
-    table = layers_table(layers, max(study.nodes), study.batch, node, wire, name)
-    return [_curve_table(found, title), table], [_own_figure(found, title)]
-
-
-def _layers(model: str, shape: Sequence[int]) -> tuple[balances.Layer, ...]:
-    if model in balances.MODELS:
-        return balances.MODELS[model]
-    where, colon, name = model.partition(":")
-    if not colon:
-        raise InvalidParameterError(
-            f"the study scaling: model must be one of {', '.join(balances.MODELS)}, or what makes a module, as "
-            f"package.module:name. Got {model!r}."
-        )
-    if not shape:
-        raise InvalidParameterError(
-            f"the study scaling: model {model!r} needs the shape of a sample, --input, as 3,224,224."
-        )
-    from dsgd.torch import trace
-
-    try:
-        make = getattr(importlib.import_module(where), name)
-    except (ImportError, AttributeError) as error:
-        raise InvalidParameterError(f"the study scaling: model {model!r} cannot be imported: {error}.") from error
-    return trace(make(), tuple(shape))
-
-
 def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
-    del rows
+    del study, rows
     predicted, points = [predict_point(point) for point in PUBLISHED], PUBLISHED
-    tables, figures = _own(study) if study.model else ([], [])
-    first = points[0]
-    columns = [
-        {
-            "point": found.point.name, "nodes": found.point.nodes, "batch": found.point.batch,
-            "published": found.point.speedup, "data_parallel": found.data.speedup, "hybrid": found.hybrid.speedup,
-            "step_s": found.hybrid.step.seconds, "exposed_s": found.hybrid.step.exposed_s,
-            "sent_bytes": found.hybrid.step.n_bytes,
-        }
-        for found in predicted
-    ]  # fmt: skip
     return {
         "answer": _answer(predicted),
         "highlights": [
@@ -475,56 +390,30 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         ],
         "claims": _claims(predicted),
         "figures": [
-            *figures,
             _speedup_figure(predicted),
-            _step_figure(first.layers, first.nodes, first.batch, first.machine, first.wire, first.name),
+            _step_figure(points[0]),
             _ratio_figure([points[0], points[2], points[4]]),
             _groups_figure([(points[0], -3), (points[2], -3), (points[3], 3)]),
         ],
-        "tables": [*tables, _points_table(predicted), _assumptions_table(predicted), _variations_table(predicted)],
-        "details": [
-            layers_table(one.layers, one.nodes, one.batch, one.machine, one.wire, f"{one.model}, {one.network}")
-            for one in points
-        ],
-        "rows": columns,
-        "facts": {"points": columns},
+        "tables": [_points_table(predicted), _assumptions_table(predicted), _variations_table(predicted)],
+        "details": list(map(layers_table, points)),
     }
 
-
-_PANEL: Final = "A network of your own"
 
 #: The study.
 STUDY: Final = Study(
     "scaling",
     "How far does synchronous SGD scale?",
     ("pcl",),
-    options={
-        "model": Option(
-            None, "VGG-A, OverFeat-FAST, ASR DNN, or what makes a torch module, as package.module:name.", panel=_PANEL
-        ),
-        "shape": Option(
-            (), "Shape of a sample of that module, as 3,224,224.", flags=("--input",), of=int, panel=_PANEL,
-            may_be_empty=True,
-        ),
-        "nodes": Option((1, 2, 4, 8, 16, 32, 64), "Numbers of nodes.", least=1, panel=_PANEL),
-        "batch": Option(256, "Samples of a step, over all nodes.", least=1, panel=_PANEL),
-        "tflops": Option(2.0, "Million million operations a second of a node.", panel=_PANEL),
-        "memory": Option(100.0, "Gigabytes a second of its memory.", panel=_PANEL),
-        "efficiency": Option(0.7, "Share of the peak that kernels reach.", panel=_PANEL),
-        "network": Option("10GbE", "1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN, Aries, FDR.", panel=_PANEL),
-    },
+    options={},
     grids=(),
     report=_report,
     needs_rows=False,
     about=(
         "For each published point: what data parallel training alone would reach, what the best sharing of each layer "
-        "could, and under which assumptions. Nothing is trained; it takes seconds. With --model the same is said of "
-        "another network."
+        "could, and under which assumptions. Nothing is trained; it takes seconds."
     ),
     examples=(
         "dsgd study scaling --out study/",
-        "dsgd study scaling --model OverFeat-FAST --nodes 1,4,16,64 --batch 1024 --network 100GbE --out study/",
-        "dsgd study scaling --model torchvision.models:resnet50 --input 3,224,224 --batch 256 --network 10GbE "
-        "--out study/",
     ),
 )  # fmt: skip

@@ -207,16 +207,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             Figure("speedup_seconds", "Seconds to the accuracy", bars, [_bars(one) for one in sets], columns=2),
         ],
         "tables": [_table(one) for one in sets],
-        "facts": {
-            "sets": [
-                {
-                    "dataset": one.name,
-                    "target": one.target,
-                    "seconds": {_name(way): cell.median("fit_s") for way in one.ways if (cell := one.soonest(way))},
-                }
-                for one in sets
-            ]
-        },
     }
 
 

@@ -7,6 +7,7 @@ run, and a little.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,7 +15,7 @@ from typing import Any, Final
 from dsgd.errors import DsgdError, InvalidParameterError
 from dsgd.kernels.state import SCHEDULES
 from dsgd.report import Axis, Claim, Figure, Level, Mark, Panel
-from dsgd.report.figures import GREY, ORANGE, TEXT
+from dsgd.report.figures import ORANGE, TEXT
 from dsgd.sim import SimulatedCluster
 from dsgd.sim.network import stragglers_for
 from dsgd.study.comparison.result import (
@@ -152,7 +153,9 @@ def _claims(gang: StrategyGang, excess: float) -> list[Claim]:
     late = [cell.name for cell in gang.cells if cell.name not in gang.reached(excess)]
     share, n_cells = exact(1.0 - len(late) / len(gang.cells)), len(gang.cells)
     note = f"Not reached by {', '.join(late)}." if late else "All of those that were run."
-    near = objective.judged(gang.name, share, note, trivial=gang.is_trivial)
+    at_zero = math.log(2.0) if gang.sequential.loss == "log_loss" else 1.0
+    zeros = objective.control("models of zeros", exact(float(at_zero <= gang.target(excess))))
+    near = objective.judged(gang.name, share, note, trivial=gang.is_trivial, controls=[zeros])
     within = f"Every strategy comes within {excess:.0%} of the sequential objective in as many epochs"
     return [
         replace(accurate, ours=f"{accurate.ours}, {lowest.name}"),
@@ -186,7 +189,10 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "doubts": [mixed] if len({row["schedule"] for row in rows}) > 1 else [],
         "data": [
             data_table(
-                rows, "features", "non-zero", "commonest label",
+                rows,
+                "features",
+                "non-zero",
+                "commonest label",
                 note="commonest label: test accuracy of always predicting it.",
             )
         ],
@@ -199,55 +205,29 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "figures": [
             figure
             for gang, tail in zip(gangs, tails, strict=True)
-            for figure in (front_figure(gang, excess, f"pareto{tail}"), *_curves(gang, excess, tail))
+            for figure in (front_figure(gang, excess, f"pareto{tail}"), _curves(gang, excess, tail))
         ],
         "tables": [strategy_table(gang, excess=excess) for gang in gangs],
-        "facts": {
-            "gangs": [
-                {
-                    "name": gang.name, "target": gang.target(excess), "reached": gang.reached(excess),
-                    "front": gang.front(excess),
-                }
-                for gang in gangs
-            ]
-        },
-    }  # fmt: skip
+    }
 
 
-def _curves(gang: StrategyGang, excess: float, tail: str) -> list[Figure]:
-    """Return objective against seconds and bytes; `tail` ends their names, where there are several gangs."""
-    families = [name for name in FAMILIES if any(cell.family == name for cell in gang.cells)]
-    caption = (
-        "Training objective of the model that training returns after so many epochs, one panel per family; the others "
-        "are pale behind. Medians over seeds. Where a curve ends earlier, its epochs cost less. Curves that begin "
-        "higher are cut off."
-    )
-    return [
-        Figure(
-            f"loss_{name}{tail}", f"Objective against {name}: {gang.name}", caption,
-            [_family(gang, family, against, excess) for family in families], share="xy",
-        )
-        for against, name in (("seconds", "seconds"), ("bytes_sent", "bytes"))
-    ]  # fmt: skip
-
-
-def _family(gang: StrategyGang, family: str, against: str, excess: float) -> Panel:
-    """Return the strategies of a family, with those of the others pale behind."""
-    pale: dict[str, Any] = {"marker": "", "dash": "solid", "ranges": (), "width": 0.5, "pale": True, "colour": GREY}
-    marks: list[Mark] = [
-        replace(curve_line(cell, against, **pale), label="") for cell in gang.cells if cell.family != family
-    ]
-    if against == "seconds":
-        marks.append(curve_line(gang.sequential, against, colour=TEXT, marker="", dash="dotted", ranges=()))
-    for number, cell in enumerate(cell for cell in gang.cells if cell.family == family):
-        marks.append(curve_line(cell, against, number, size=5.5, ranges=()))
-    x = Axis("time", "log", "s") if against == "seconds" else Axis("sent by all ranks", "log", "B")
+def _curves(gang: StrategyGang, excess: float, tail: str) -> Figure:
+    """Return objective against seconds, a panel for each family; `tail` ends the name of the figure."""
     target, last = gang.target(excess), gang.sequential.median("objective")
-    marks.append(Level(target, "target", ORANGE))
     values = [at.median for cell in gang.cells for at in cell.along("objective")]
     low, high = min([last, *values]), min(max([target, *values]), _HIGHEST * last)
     room = 0.05 * (high - low)
-    return Panel(family, x, Axis("training objective", low=low - room, high=high + room), marks)
+    y, panels = Axis("training objective", low=low - room, high=high + room), []
+    for family in (name for name in FAMILIES if any(cell.family == name for cell in gang.cells)):
+        own = [cell for cell in gang.cells if cell.family == family]
+        marks: list[Mark] = [curve_line(gang.sequential, "seconds", colour=TEXT, marker="", dash="dotted", ranges=())]
+        marks += [curve_line(cell, "seconds", number, size=5.5, ranges=()) for number, cell in enumerate(own)]
+        panels.append(Panel(family, Axis("time", "log", "s"), y, [*marks, Level(target, "target", ORANGE)]))
+    caption = (
+        "Training objective of the model that training returns after so many epochs, one panel per family. Medians "
+        "over seeds. Where a curve ends earlier, its epochs cost less. Curves that begin higher are cut off."
+    )
+    return Figure(f"loss_seconds{tail}", f"Objective against seconds: {gang.name}", caption, panels, share="xy")
 
 
 #: The study. It includes the run of one rank always, the baseline of the others.

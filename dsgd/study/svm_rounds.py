@@ -414,6 +414,7 @@ def check_round_claims(
     """Return the claims on the model of rounds, from runs of the block solver, all of them made several times."""
     predicted: dict[int, float] = {}
     measured: dict[int, float] = {}
+    single: dict[int, float] = {}
     times: dict[int, float] = {}
     for turn, (runs, pair) in enumerate(zip(turns, pairs, strict=True)):
         costs = fit_costs([run.observation(cores) for run in runs if run.settings.problem.name != left_out])
@@ -422,7 +423,7 @@ def check_round_claims(
         )
         place = Place(2, two.link, cores)
         predicted[turn] = sum(phase.total_s for phase in predict_phases(alone.amounts, costs, place).values())
-        measured[turn] = two.seconds
+        measured[turn], single[turn] = two.seconds, alone.seconds
         many, theirs = Place(4096, FABRIC), extrapolate(pair.amounts, _MANY_ROWS)
         ours = predict_phases(extrapolate(alone.amounts, _MANY_ROWS), costs, many)
         value_s = pair.seconds / (2.0 * pair.amounts.looked)
@@ -441,7 +442,9 @@ def check_round_claims(
         f"Simulated: {_MANY_ROWS:,} rows, in proportion to those of the runs, {1e6 * FABRIC.latency_s:g} us a message, "
         "and what kernel values of both solvers cost on this machine. The published one speaks at every step."
     )
+    model = STATEMENTS["dsgd/svm-model"]
+    one_rank = model.control("the seconds of one rank", ratio(single, measured))
     return [
-        STATEMENTS["dsgd/svm-model"].judged(left_out, fitted, note, busy=busy),
+        model.judged(left_out, fitted, note, busy=busy, controls=[one_rank]),
         STATEMENTS["dsgd/svm-ranks"].judged(left_out, faster, grown, busy=busy, baseline="1x: the published algorithm"),
     ]

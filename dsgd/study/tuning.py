@@ -349,7 +349,6 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
         "Seconds until the training objective is that of one rank after some epochs, for every fixed period (medians "
         "over seeds), and what each rule takes to the same target. Periods that were hopelessly slow are left out."
     )
-    periods = 'The period that sync="auto" had, from the start of training on; one line per seed.'
     return {
         "answer": _answer(sets),
         "ran": [
@@ -361,22 +360,10 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             ),
         ],
         "claims": _claims(sets),
-        "figures": [
-            Figure("tuning_seconds", "Seconds to the target", times, [_time_panel(one) for one in sets]),
-            Figure("tuning_periods", "Periods chosen", periods, [_period_panel(one) for one in sets]),
-        ],
+        "figures": [Figure("tuning_seconds", "Seconds to the target", times, [_time_panel(one) for one in sets])],
         "tables": [regret_table(rows)],
         "details": [_sweep_table(one) for one in sets],
-        "facts": {
-            "sets": [
-                {
-                    "dataset": one.dataset, "targets": one.targets, "best": one.best.period,
-                    "regret": {cell.policy: one.regret(cell) for cell in one.rules},
-                }
-                for one in sets
-            ]
-        },
-    }  # fmt: skip
+    }
 
 
 def _answer(sets: Sequence[_Set]) -> str:
@@ -440,19 +427,6 @@ def _time_panel(one: _Set) -> Panel:
             colour, _, dash = series(number)
             marks.append(Level(cell.seconds, cell.policy, colour, "solid" if cell.policy == _AUTO else dash))
     return Panel(one.dataset, period_axis("period, rows", periods), Axis("time to target", "log", unit="s"), marks)
-
-
-def _period_panel(one: _Set) -> Panel:
-    """Return the period that was chosen over time, for every seed."""
-    cell = one_of(one.rules, policy=_AUTO)
-    lines = []
-    for number, row in enumerate([] if cell is None else cell.rows):
-        # Drawn to the end of the run: its seconds are medians, its periods those of one fit.
-        end = max(row["curve"][-1]["seconds"], row["periods"][-1]["seconds"])
-        x = [*(record["seconds"] for record in row["periods"]), end]
-        y = [record["period"] for record in row["periods"]]
-        lines.append(Line(f"seed {row['seed']}", x, [*y, y[-1]], series(number)[0], steps=True))
-    return Panel(one.dataset, Axis("time", unit="s"), Axis("period, rows", "log"), lines)
 
 
 #: The study.

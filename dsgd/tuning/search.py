@@ -105,8 +105,6 @@ def tune(
     strategies : sequence, default ("local", "minibatch")
         Strategies to try: short names of `dsgd.sync.STRATEGIES`, or objects, as for `sync` of estimators. Their `every`
         or `batch` is searched. Strategies with servers cannot be tried, because the cost model does not cover them.
-        With ``"local"`` and models of 10,000 weights or more, `StreamingDiLoCo` is tried too, where the cost model says
-        that fragments gain.
     compressors : sequence or None, default None
         Compressors to try: `AbstractCompressor`, ``"auto"`` or None (whole vectors). If models have 10,000 weights or
         more, None tries to send only the changed weights, only the largest hundredth, and half precision, besides whole
@@ -190,7 +188,6 @@ class _Search:
         self._end = begin + budget * (1.0 - _RESERVE)
         self._overheads = [_OVERHEAD_S["threads" if client is None else "cluster"]]
         self._classifies = estimator._is_classification
-        self._fragments: list[space.Fragments] = []
         self._estimator = clone(estimator).set_params(client__client=client)
         if client is None:
             self._ranks = count_threads(-1 if estimator.n_jobs is None else estimator.n_jobs)
@@ -211,11 +208,7 @@ class _Search:
             ways = space.strategies_of(strategies if self._ranks > 1 else ("local",), compressors)
             saved, model = self._costs(ways, rows)
             load = rows.workload(self._held_out)
-            self._fragments = space.fragments_of(ways, model, load)
-            proposed = [one.strategy for one in self._fragments if one.pays]
-            if proposed:
-                self._say(f"fragments of the model beside local steps are predicted to gain: {proposed[0]}")
-            chosen = space.candidates(self._estimator, ways, model, load, rows.row_norm, proposed)
+            chosen = space.candidates(self._estimator, ways, model, load, rows.row_norm)
             self._warm_up(chosen, rows)
             trials, used = self._fitting(chosen, rows)
             try:
@@ -397,7 +390,6 @@ class _Search:
             seconds=time.perf_counter() - self._begin,
             budget=self._budget,
             client_lines=tuple(space.client_lines(self._client)),
-            fragments=tuple(self._fragments),
         )
         if not result.n_measured:
             warn_user(f"tune: {result.answer}", RuntimeWarning)

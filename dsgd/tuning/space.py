@@ -6,9 +6,6 @@ Of all combinations few are worth a run; the cost model knows what their epochs 
   only help), and if its epochs are at most eight times as long as the shortest.
 - Step sizes are in units of one over the mean squared length of a row, the largest constant step that does not
   overshoot on a loss of curvature one; the estimator's own schedule comes first, then the optimal one of Bottou.
-- Of long models fragments that are exchanged beside the steps (`StreamingDiLoCo`) are worth a run where the cost model
-  says that they get as far in less time than whole models in the same period (`StreamingDiLoCo.kept`): for each useful
-  period the number of fragments with which they gain most.
 - Combinations come in diagonal order: first the strategy with the shortest predicted epochs and the first step size;
   then that strategy with the second step size and the next strategy with the first; and so on. So if there is time for
   only a few, they differ in both.
@@ -37,7 +34,7 @@ from dsgd.local import AbstractRule
 from dsgd.local.rules import LearningRate, resolve_optimizer, schedule_of, steps_of
 from dsgd.runtime.deployment import Gang, as_gang
 from dsgd.sim import CostModel, Workload
-from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, StreamingDiLoCo, check_combination, resolve
+from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, check_combination, resolve
 
 # Objects of this process, which no call can make again: a cluster, or a random generator in some state.
 _LEFT_OUT: Final = ("client", "random_state")
@@ -206,11 +203,8 @@ def standing(curve: Sequence[Point], target: float) -> Standing:
     return Standing(seconds_to(curve, target), -held_score(curve))
 
 
-#: Of models that are longer, compressors and fragments are tried.
+#: Of models that are longer, compressors are tried.
 LONG_MODEL: Final = 10_000
-_NUMBERS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-# What is predicted to gain less is not worth a run.
-_LEAST_GAIN: Final = 1.02
 
 # A period costs about as much as a shorter one, or much more than the cheapest.
 _SAME: Final = 0.05
@@ -271,45 +265,6 @@ class Candidate:
         return ", ".join(_text(value) for value in self.parameters.values())
 
 
-@dataclass(frozen=True)
-class Fragments:
-    """What the cost model says of fragments in a period."""
-
-    strategy: StreamingDiLoCo
-    steps_s: float
-    exchange_s: float
-    gain: float
-
-    @property
-    def period(self) -> int:
-        """Rows of a rank in which each fragment is exchanged once."""
-        return int(self.strategy.every * self.strategy.fragments)
-
-    @property
-    def pays(self) -> bool:
-        """Whether they are worth a run."""
-        return self.gain >= _LEAST_GAIN
-
-
-def fragments_of(strategies: Sequence[AbstractStrategy[Any]], model: CostModel, load: Workload) -> list[Fragments]:
-    """Return what fragments gain in each useful period; nothing for short models, one rank, and if none is averaged."""
-    ranks, plain = model.calibration.ranks, LocalSGD()
-    averaged = any(isinstance(one, LocalSGD) and one.compressor is None for one in strategies)
-    if ranks == 1 or load.n_params < LONG_MODEL or not averaged:
-        return []
-    found = []
-    for every in useful_periods(-(-load.n_rows // ranks), plain, model, load):
-        whole = model.epoch(load, replace(plain, every=every))
-        options = [StreamingDiLoCo(every // number, number, 1) for number in _NUMBERS if number <= every]
-        gains = [one.kept * whole.seconds / model.epoch(load, one).seconds for one in options]
-        if gains:
-            best = max(range(len(gains)), key=gains.__getitem__)
-            rounds = max(1, whole.rounds)
-            exchange_s = (whole.sync_s + whole.wait_s) / rounds
-            found.append(Fragments(options[best], whole.compute_s / rounds, exchange_s, gains[best]))
-    return found
-
-
 def useful_periods(n_rows: int, strategy: AbstractStrategy[Any], model: CostModel, load: Workload) -> list[int]:
     """Return the periods (or batches) that are worth a run, ascending."""
     name = _period_name(strategy)
@@ -354,15 +309,14 @@ def candidates(
     model: CostModel,
     load: Workload,
     row_norm: float,
-    proposed: Sequence[AbstractStrategy[Any]] = (),
 ) -> list[Candidate]:
     """Return the candidates that are worth a run, the most promising first."""
     ranks = model.calibration.ranks
     ways: list[tuple[float, AbstractStrategy[Any], AbstractRule | None]] = []
     problem: IncompatiblePartsError | None = None
-    for strategy in (*strategies, *proposed):
+    for strategy in strategies:
         policy: Any = strategy
-        name = "" if strategy in proposed else _period_name(strategy)
+        name = _period_name(strategy)
         longest = load.n_rows if name == "batch" else -(-load.n_rows // ranks)
         values = useful_periods(longest, strategy, model, load) if name and ranks > 1 else [None]
         for optimizer in _optimizers(resolve_optimizer("tune(estimator=...)", estimator.optimizer), strategy):

@@ -290,7 +290,7 @@ def score_after_8_epochs(task: str, sync: str | None) -> float:
     return float(np.median([model.score(X[1600:], y[1600:]) for model in models]))
 
 
-# What "auto" does depends on the clock; `benchmarks/training/defaults.py` has it.
+# What "auto" does depends on the clock.
 @pytest.mark.parametrize(
     ("task", "below"),
     [

@@ -23,7 +23,6 @@ def names(args):
 def test_every_module_is_a_benchmark_and_no_other_file_is_there():
     """Every module in a folder of the suite is in the list, except those that benchmarks share."""
     files = {path.relative_to(ROOT / "benchmarks") for path in (ROOT / "benchmarks").rglob("*.py")}
-    files = {path for path in files if path.parts[0] != "benchopt"}  # those run by a program of their own
     modules = {str(path.with_suffix("")) for path in files if path.stem not in ("__init__", "__main__")}
     assert {benchmark.name for benchmark in ALL} == {name for name in modules if not name.startswith("common/")}
 
@@ -60,7 +59,7 @@ def test_every_option_that_a_benchmark_reads_is_one_that_it_has(benchmark):
         assert set(getattr(options, "only", ())) <= set(getattr(module, "CASES", ()))
 
 
-@pytest.mark.parametrize("name", ["ledger", "svmlight", "leaders"])
+@pytest.mark.parametrize("name", ["ledger", "leaders"])
 @pytest.mark.slow
 def test_small_benchmarks_run_and_write_rows(name, tmp_path, capsys):
     """The quick form of a small benchmark prints a table, and its rows say where they were measured."""

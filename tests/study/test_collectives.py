@@ -10,13 +10,12 @@ import pytest
 
 from dsgd.collectives import allreduce_cost, allreduce_seconds, choose_algorithm
 from dsgd.collectives.cost import ALGORITHMS, DEFAULT_LINK
-from dsgd.report import Line
 from dsgd.study import Study, run_study, study_page
 from dsgd.study.collectives import STUDY
-from dsgd.study.parts import best_part, measure_parts, parts_figure, parts_table
+from dsgd.study.parts import best_part, measure_parts
 from study_rows import made_rows
 
-SMALL = STUDY.replace(wires=("inproc",), ranks=(2, 3), sizes=(8, 65_536), repeats=2, parts=())
+SMALL = STUDY.replace(wires=("inproc",), ranks=(2, 3), sizes=(8, 65_536), repeats=2)
 ONE = SMALL.replace(ranks=(3,), repeats=4)
 
 
@@ -96,5 +95,3 @@ def test_parts_of_a_box_are_counted_once_and_trees_gain_what_links_allow() -> No
     most = best_part(parts)
     # One link of 20 GB/s both ways for n bytes, and PCIe of 10 GB/s for 2 (P - 1) / P of them.
     assert (most.n_rings, most.bound) == (0, pytest.approx(3.2))
-    assert [row[2:5] for row in parts_table(parts).rows] == [["32", "2", "24"], ["56", "3", "32"]]
-    assert sum(len(mark.x) for mark in parts_figure(parts).panels[0].marks if isinstance(mark, Line)) == 5

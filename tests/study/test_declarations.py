@@ -41,8 +41,8 @@ SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
         "-d a9a-like --rows 400 -s local:every=25 --ranks 2 --rates 2 --every 600 --seeds 1",
     ),
     "features": (
-        {"data": [DataSource("ijcnn1-clusters", 400)], "agents": 4, "rows_per_agent": (5,), "features": (8,),
-         "steps": 10, "components": (20,), "epochs": (1,), "seeds": (0,)}, 15,
+        {"data": [DataSource("ijcnn1-clusters", 400)], "agents": 4, "rows_per_agent": (5,), "features": 8,
+         "steps": 10, "components": (20,), "epochs": (1,), "seeds": (0,)}, 9,
         "-d ijcnn1-clusters --rows 400 --agents 4 --rows-per-agent 5 --features 8 --steps 10 --components 20 "
         "--epochs 1 --seeds 1",
     ),
@@ -130,7 +130,7 @@ def test_what_cannot_be_studied_is_refused(name: str) -> None:
 def test_a_page_is_made_of_any_part_of_the_rows(name: str) -> None:
     """The rows of the documentation, a half of them and a single one make a page, or the error says what is missing."""
     rows = read_rows(FIGURES / f"{name}_study.jsonl")
-    study = study_of(name).replace(**({"parts": ()} if name == "collectives" else {}))
+    study = study_of(name)
     made = []
     for part in (rows, rows[: len(rows) // 2], rows[len(rows) // 2 :], rows[:1], rows[-1:]):
         try:

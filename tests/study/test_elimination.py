@@ -209,7 +209,7 @@ def test_a_page_has_a_figure_for_each_question():
     """Times by ranks have a table, and seconds that were measured once are doubted."""
     study = SMALL.replace(ranks=(1, 2), rank_problems=("clean",), repeats=1)
     page = study_page(study, made_rows(study))
-    assert {figure.name for figure in page.figures} == {"active", "gap", "work", "time", "cache", "sequential", "ranks"}
+    assert {figure.name for figure in page.figures} == {"active", "work", "time", "sequential"}
     assert {row[3] for row in page.tables[-1].rows} == {"1", "2"}
     assert "made once" in page.doubts[0]
 

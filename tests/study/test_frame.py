@@ -40,7 +40,7 @@ def measure(batch: api.Batch, runs: Sequence[api.Run]) -> Iterator[dict[str, Any
 def report(study: api.Study, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a page with a table of squares."""
     table = Table.of("Squares", rows, "number = number | square = square")
-    return {"answer": f"{len(rows)} squares.", "tables": [table], "facts": {"more": study.more}}
+    return {"answer": f"{len(rows)} squares.", "tables": [table]}
 
 
 SQUARES = api.Study(
@@ -152,13 +152,13 @@ def test_a_page_says_what_is_missing_and_what_is_doubtful() -> None:
 def test_a_command_is_made_of_the_declaration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options are read by their kinds, the small form is a preset, JSON has the facts, and help names every option."""
+    """Options are read by their kinds, the small form is a preset, JSON says what was found, help names options."""
     monkeypatch.setattr(study_command, "STUDIES", {"squares": "What is a square?"})
     monkeypatch.setattr(study_command, "import_module", lambda name: type("module", (), {"STUDY": SQUARES}))
     command = ["study", "squares", "--out", str(tmp_path), "--json"]
     assert main([*command, "--demo", "--more", "5"]) == 0
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (facts["n_runs"], facts["more"], facts["claims"]) == (2, 5, [])
+    assert (facts["n_runs"], facts["answer"], facts["claims"]) == (2, "2 squares.", [])
     assert main([*command, "--numbers", "2,4", "--kinds", "even"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["n_runs"] == 2
     assert main([*command, "--numbers", "2,x"]) == 2
@@ -286,15 +286,11 @@ def test_options_change_the_preset_they_are_given_with(monkeypatch: pytest.Monke
         "--seeds",
         "2",
         "--no-intercept",
-        "--target",
-        "0",
         "--every",
         "1, 4,16",
     )
     data = tuple(api.DataSource(source.name, 500) for source in demo.data)
-    assert study == demo.replace(
-        data=data, epochs=2, seeds=(0, 1), fit_intercept=False, target_excess=0.0, every=(1, 4, 16)
-    )
+    assert study == demo.replace(data=data, epochs=2, seeds=(0, 1), fit_intercept=False, every=(1, 4, 16))
     study = asked(monkeypatch, "msf", "-d", "a9a", "--schedule", "per-epoch")
     assert study == msf.STUDY.replace(data=(api.DataSource("a9a"),), schedule="per_epoch")
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner
 
-from dsgd.cli import app
 from dsgd.study import study_page
 from dsgd.study.scaling import PUBLISHED, STUDY, VARIATIONS, Predicted, predict_point, vary
 
@@ -46,11 +42,3 @@ def test_predictions_move_the_way_assumptions_do() -> None:
         base, *others = vary(point)
         assert len(others) == len(VARIATIONS) - 1
         assert max(others) < base
-
-
-def test_the_command_refuses_what_it_cannot_trace(tmp_path: Path) -> None:
-    """A model that is neither a preset nor a path, and a path without the shape of a sample."""
-    for options, text in ((["--model", "VGG-Z"], "package.module:name"), (["--model", "os:sep"], "--input")):
-        refused = CliRunner().invoke(app, ["study", "scaling", "--out", str(tmp_path), *options])
-        assert refused.exit_code != 0
-        assert text in str(refused.exception)

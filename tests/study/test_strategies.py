@@ -68,7 +68,7 @@ def test_without_a_sequential_run_there_is_nothing_to_compare() -> None:
     rows = rows_of({"never": (0.0, 1, 0.9)})
     assert study_page(SMALL, [row for row in rows if row["ranks"] > 1]).tables == []
     page = study_page(SMALL, rows)
-    assert [figure.name for figure in page.figures] == ["pareto", "loss_seconds", "loss_bytes"]
+    assert [figure.name for figure in page.figures] == ["pareto", "loss_seconds"]
     assert page.render()
 
 

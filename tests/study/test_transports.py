@@ -46,11 +46,10 @@ def rows_of(load: float = 0.1, **seconds: float) -> list[dict[str, Any]]:
 
 
 def test_tables_hold_ways_against_each_other() -> None:
-    """A message is half a round, a placement and a step are held against registered slots, copies against the size."""
+    """A message is half a round, a step is held against registered slots, copies against the size."""
     page = study_page(SMALL, rows_of())
-    message, placement, memory, copies, few, training = page.tables
+    message, memory, copies, few, training = page.tables
     assert message.rows[1] == ("Dask RPC", "4 ms", "4 ms")
-    assert placement.rows[0] == ["4 B", "100 µs", "200 µs", "2x", "3x", "2x"]
     assert copies.rows[0] == ["Dask RPC", "4.00", "2.00", "2.00", "3.00", "7", "2.5"]
     assert few.rows[0][:3] == ["Dask RPC", "16 B", "8 B"]
     assert training.rows[1][:3] == ("Dask RPC", "8 ms", "40x")

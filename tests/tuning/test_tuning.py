@@ -6,7 +6,6 @@ import json
 import math
 import time
 import warnings
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,11 @@ from dsgd.local import Adam, Momentum
 from dsgd.preprocessing import ColumnEncoder
 from dsgd.sim import Calibration, Compute, CostModel, Link, Network, RowCost, SavedCosts, SimulatedCluster, Workload
 from dsgd.sim.cost import estimated_costs
-from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD, StreamingDiLoCo
+from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD
 from dsgd.tuning import TuningResult, tune
 from dsgd.tuning import space as api
-from dsgd.tuning.result import write_tuning_report
 from dsgd.tuning.search import place_rows
 from gang_cluster import module_client, start_cluster, wait_until
-from web_page import check_page
 
 WAY = Link(byte_s=1e-9, overhead_s=1e-5)
 BUDGET_S = 2.0
@@ -151,24 +148,6 @@ def test_the_search_has_periods_steps_batches_and_compressors():
         api.candidates(SGDClassifier(optimizer=Adam(batch=8)), [MinibatchSGD()], model_of(1e-3, 1e-6), load, 1.0)
 
 
-def test_fragments_are_tried_where_they_are_predicted_to_gain():
-    """Of long models whose exchange is as long as a round of work; not of short ones, nor where it costs nothing."""
-    load = Workload(n_rows=8192, entries_per_row=4, n_params=20_000)
-    ways = api.strategies_of(["local"], [None])
-    assert api.fragments_of(ways, model_of(1e-3, 1e-6), replace(load, n_params=9_999)) == []
-    assert api.fragments_of(api.strategies_of(["minibatch"], [None]), model_of(1e-3, 1e-6), load) == []
-    assert not any(one.pays for one in api.fragments_of(ways, model_of(1e-8, 1e-6), load))
-    # Rounds that take their bytes alone: a millisecond of a whole model, and steps as long in a period of 1,024.
-    model = replace(model_of(0.0, 1e-6), rounds={"LocalSGD": ((0.0, 0.0), (160_000.0, 1.024e-3))})
-    best = max(api.fragments_of(ways, model, load), key=lambda one: one.gain)
-    assert (best.period, best.pays) == (1024, True)
-    assert best.gain == pytest.approx(2.0 * (1.0 - 1.0 / (2 * best.strategy.fragments)), rel=0.01)
-    assert model.epoch(load, best.strategy).seconds < 0.51 * model.epoch(load, LocalSGD(1024)).seconds
-    found = api.candidates(SGDClassifier(), ways, model, load, 4.0, [best.strategy])
-    assert best.strategy in [one.sync for one in found]
-    assert {one.sync.every for one in found if isinstance(one.sync, StreamingDiLoCo)} == {best.strategy.every}
-
-
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -213,25 +192,6 @@ def test_a_search_on_threads_recommends_what_reached_the_target_first(result):
     names: dict[str, Any] = {}
     exec(result.code, names)
     assert names["model"].get_params(deep=False) == result.estimator.get_params(deep=False)
-
-
-def test_the_report_has_the_answer_and_asks_nobody(result, tmp_path):
-    """The page has the line to paste, figures and a table that sorts, and needs no network."""
-    path = write_tuning_report(result, tmp_path / "tuning.html", command="dsgd tune")
-    text = path.read_text(encoding="utf-8")
-    check_page(text)
-    assert result.best.candidate.label in text
-    assert result.fragments == ()  # of a short model
-
-
-def test_the_report_says_what_is_predicted_of_fragments(result, tmp_path):
-    """A row for each period: what an exchange takes beside the steps, what fragments gain, and which are tried."""
-    tried = [api.Fragments(StreamingDiLoCo(16, 4, 1), 2e-3, 1e-3, gain) for gain in (1.31, 0.9)]
-    longer = replace(result, fragments=tuple(tried))
-    assert [one["tried"] for one in longer.as_mapping()["fragments"]] == [True, False]
-    text = write_tuning_report(longer, tmp_path / "tuning.html", command="dsgd tune").read_text(encoding="utf-8")
-    check_page(text)
-    assert all(words in text for words in ("Fragments", "1.31x", "12.5%", "no: whole models"))
 
 
 @pytest.mark.parametrize("budget", [0.01, 0.6])
@@ -340,15 +300,13 @@ def test_what_is_wrong_is_named(rows, options, error, match):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:tune. None of")
 def test_the_command_prints_a_line_to_paste(rows, tmp_path: Path, capsys):
-    """``dsgd tune`` searches on files, says how far it is, writes the report, and prints what can be pasted."""
+    """``dsgd tune`` searches on files, says how far it is, and prints what can be pasted."""
     path = tmp_path / "rows.npz"
     np.savez(path, X=rows[0], y=(rows[1] == "yes").astype(int))
-    page = tmp_path / "tuning.html"
-    assert main(["tune", "--data", str(path), "--budget", "0.8", "--jobs", "2", "--report", str(page)]) == 0
+    assert main(["tune", "--data", str(path), "--budget", "0.8", "--jobs", "2"]) == 0
     captured = capsys.readouterr()
     assert "from dsgd import SGDClassifier" in captured.out
     assert "rung 1" in captured.err
-    assert page.exists()
     assert main(["tune", "--data", str(path), "--budget", "0.3", "--jobs", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["budget"] == 0.3
     frame = (

@@ -14,7 +14,7 @@ from dsgd.local import Cyclical, OneCycle
 from dsgd.report import Claim
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.data import DataSource, StudyData, load_data, objective
-from dsgd.study.published import STATEMENTS, Control, Interval, Measure, Say, difference, ratio, statements
+from dsgd.study.published import STATEMENTS, Interval, Measure, Say, difference, ratio, statements
 from dsgd.sync import MinibatchSGD
 
 _SEEDS: Final = range(10)
@@ -66,9 +66,8 @@ _Control: TypeAlias = tuple[str, Interval | None]
 def _judged(
     key: str, found: Interval | None, note: str, baseline: str, ranks: str, control: _Control | None = None
 ) -> Claim:
-    statement, controls = STATEMENTS[key], list[Control]()
-    if control is not None and control[1] is not None:
-        controls = [Control(*control, statement.margin.verdict(control[1]))]
+    statement = STATEMENTS[key]
+    controls = [statement.control(*control)] if control else []
     data, tuned = f"{_data().name}, {ranks}", "yes" if "cycl" in key else "no"
     return statement.judged(data, found, note, baseline=baseline, controls=controls, tuned=tuned)
 

@@ -16,7 +16,7 @@ constant. How many rounds are enough depends on the margin; one set for which th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -29,7 +29,7 @@ from dsgd.estimators import SGDClassifier
 from dsgd.local import Momentum
 from dsgd.report import Claim
 from dsgd.sim import SimulatedCluster
-from dsgd.study.published import STATEMENTS, Control, Interval, Measure, Say, Statement, across, average, statements
+from dsgd.study.published import STATEMENTS, Interval, Measure, Say, across, average, statements
 from dsgd.svm import LinearSVC
 from dsgd.sync import LocalSGD
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
@@ -200,17 +200,15 @@ def _means(figures: AnyArray) -> list[Interval]:
     return [one for row in figures if (one := average(dict(enumerate(row)))) is not None]
 
 
-def _control(statement: Statement, name: str, parts: Sequence[Interval], aim: float) -> Control:
-    """Return a control that is judged by what of it is furthest from a value."""
-    worst = max(parts, key=lambda one: abs(one.estimate - aim))
-    return Control(name, worst, statement.margin.verdict(worst))
-
-
 def _claim(key: str, found: Mapping[str, Mapping[str, AnyArray]], controls: Mapping[str, float], note: str) -> Claim:
     """Return a claim on all figures of all problems, with its controls and what each is furthest from."""
     statement = STATEMENTS[key]
     parts = {name: [one for of in found.values() for one in _means(of[name])] for name in (key, *controls)}
-    made = [_control(statement, name, parts[name], aim) for name, aim in controls.items()]
+    # A control is judged by what of it is furthest from a value.
+    made = [
+        statement.control(name, max(parts[name], key=lambda one: abs(one.estimate - aim)))
+        for name, aim in controls.items()
+    ]
     each = (f"{name} {', '.join(one.text(statement.form) for one in _means(of[key]))}" for name, of in found.items())
     where = f"{len(PROBLEMS)} problems, 2 to 5 clients"
     return statement.judged(

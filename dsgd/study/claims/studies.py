@@ -5,6 +5,7 @@ Where a claim is about time, ranks are simulated if the study allows it: seconds
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,15 +71,13 @@ _SOONER: Final = speedup.STUDY.replace(data=(DataSource("higgs-like", 2_000_000,
 _NOISE: Final = variance.STUDY.replace(sizes=(1_000, 1_000_000), repeats=25)
 _FEATURES: Final = features.STUDY.replace(
     data=(DataSource("covtype-subset-clusters", 2_000, 2_000), DataSource("ijcnn1-clusters", 2_000, 2_000)),
-    rows_per_agent=(10, 100, 1_600, 6_400), features=(300,), steps=2_000, components=(100, 300, 1_000, 3_000),
+    rows_per_agent=(10, 100, 1_600, 6_400), steps=2_000, components=(100, 300, 1_000, 3_000),
     epochs=(40,), seeds=_SEEDS,
 )  # fmt: skip
 _ZERO_COPY: Final = transports.STUDY.replace(
     ways=("none", "rpc", "ring", "registered"), sizes=(), models=("logistic", "25M"), repeats=7
 )
-_SUMS: Final = collectives.STUDY.replace(
-    wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20, parts=()
-)
+_SUMS: Final = collectives.STUDY.replace(wires=("inproc", "shm"), ranks=(2,), sizes=(8, 4_096, 262_144), repeats=20)
 _PRESETS: Final = elimination.STUDY.replace(
     problems=(replace(PROBLEMS["clean"], rows=4_000), replace(PROBLEMS["noisy"], rows=4_000)),
     presets=("none", "multi", "auto"), caches=("small",), cache_share=0.01, ranks=(2,), rank_problems=("clean",),
@@ -117,14 +116,28 @@ def _rounds(out: Path, say: Say) -> list[Claim]:
     return check_round_claims(turns, pairs, _ROUNDS[-1][0], here["machine"]["cores"], busy=is_busy([here]))
 
 
-def _left_out(*keys: str) -> Measure:
-    """Return what stands for a measure that takes minutes."""
-    needs = "Takes minutes: run it without --quick."
-    return Measure("", statements(*keys), "Nothing.", lambda out, say: [], needs)
+#: For a quick look: what is less of a study; none of it where that is None.
+_QUICKLY: Final[Mapping[str, tuple[Study, Row] | None]] = {
+    "thousandths": None, "strategies": None, "features": None, "period": (_PERIOD, {"seeds": _SEEDS[:2]}),
+    "elimination": (_PRESETS, {"repeats": 2}), "noise": (_NOISE, {"repeats": 5, "seeds": _SEEDS[:2]}),
+    "transports": (_ZERO_COPY, {"repeats": 3}), "speedup": (_SOONER, {"seeds": _SEEDS[:3]}),
+    "auto": (_AUTO, {"seeds": _SEEDS[:3]}),
+}  # fmt: skip
 
 
-#: The measures of this module.
-MEASURES: Final = (
+def _with_quick(measure: Measure) -> Measure:
+    """Return a measure with what stands for it in a quick look."""
+    if measure.name not in _QUICKLY:
+        return measure
+    needs, found = "Takes minutes: run it without --quick.", _QUICKLY[measure.name]
+    if found is None:
+        return replace(measure, quick=replace(measure, what="Nothing.", run=lambda out, say: [], needs=needs))
+    study, less = found
+    what = f"{measure.what} Quickly: {', '.join(f'{name} {value}' for name, value in less.items())}."
+    return replace(measure, quick=replace(measure, what=what, run=_declared(study.replace(**less))))
+
+
+_ALL: Final = (
     Measure(
         "period", statements("msf"),
         "dsgd study msf on 32 simulated ranks, InfiniBand, the three sets generated: every 1, 16, 64 and 512, 5 seeds.",
@@ -177,7 +190,7 @@ MEASURES: Final = (
     Measure(
         "strategies", statements("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
         "dsgd study strategies: all strategies on 16 simulated ranks, 10GbE, generated rows, 3 seeds.",
-        _declared(_STRATEGIES), quick=_left_out("dsgd/strategies-accuracy", "dsgd/strategies-objective"),
+        _declared(_STRATEGIES),
     ),
     Measure(
         "auto", statements("dsgd/auto-time", "dsgd/auto-time-mean", "dsgd/auto-accuracy"),
@@ -201,7 +214,7 @@ MEASURES: Final = (
         "features", statements("agents", "rff"),
         "dsgd study features: 25 agents with 10 to 6,400 generated rows each, 300 features, 2,000 steps; two generated "
         "sets of clusters, up to 3,000 features and 40 epochs; 5 seeds.",
-        _declared(_FEATURES), quick=_left_out("agents", "rff"),
+        _declared(_FEATURES),
     ),
     Measure(
         "transports", statements("zerocopy/general", "zerocopy/tuned"),
@@ -216,3 +229,6 @@ MEASURES: Final = (
         "Needs torch; accuracies also all digits of MNIST (DSGD_DATA) and `dsgd study dnn`.",
     ),
 )  # fmt: skip
+
+#: The measures of this module.
+MEASURES: Final = tuple(map(_with_quick, _ALL))

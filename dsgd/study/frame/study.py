@@ -30,7 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.errors import InvalidParameterError
-from dsgd.report import Page, Table, origin
+from dsgd.report import Page, origin
 from dsgd.study.frame.data import MissingData, cluster_where, load_or_keep, place_name
 from dsgd.study.frame.report import doubts, facts
 from dsgd.study.frame.rows import Record, Row, Run, StudyRun, check_rows
@@ -190,15 +190,6 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a study says of its rows: the page, the tables of a terminal, and what programs get."""
-
-    page: Page
-    tables: Sequence[Table]
-    facts: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Study:
     """A study: its options are attributes, and `replace` gives them other values.
 
@@ -216,7 +207,7 @@ class Study:
         Its runs.
     report : callable
         Takes the study and its rows; returns the fields of its `dsgd.report.Page`, the study's own ``ran`` and
-        ``doubts`` among them. ``terminal`` are tables for a terminal, ``facts`` what programs get beside the claims.
+        ``doubts`` among them.
     about : str, default ""
         What ``--help`` says of it.
     examples : sequence of str
@@ -365,27 +356,6 @@ def _load(grid: Grid, study: Study, record: Record, source: Any) -> Any:
     return source if hasattr(source, "y") else load(source, study.values.get("dtype", "float64"), record.rows())
 
 
-def report_of(study: Study, rows: Sequence[Row], notes: Sequence[str] = ()) -> Report:
-    """Return what a study says of its finished runs, which may be some of them; `notes` are further doubts."""
-    if study.needs_rows:
-        check_rows(rows)
-    made_here = [origin() | {"when": datetime.now(UTC).isoformat(timespec="seconds")}]
-    said = study.report(study, rows)
-    terminal, given = said.pop("terminal", None), said.pop("facts", {})
-    sources = [SOURCES[key] for key in study.sources] or sources_of(row["sync"] for row in rows if "sync" in row)
-    said.setdefault("source", "".join(f"{one.reference}." for one in sources[:1]) if study.sources else "")
-    own, ran = said.pop("doubts", ()), said.pop("ran", ())
-    said.setdefault("citations", citations(sources))
-    said.setdefault("rows", list(rows))
-    page = Page(
-        title=study.question,
-        ran=facts(rows or made_here, *ran),
-        **said,
-        doubts=[*notes, *(doubts(rows, own, asked=study.count()) if rows else ())],
-    )
-    return Report(page, page.tables if terminal is None else terminal, given)
-
-
 def study_page(study: Study, rows: Sequence[Row]) -> Page:
     """Return the report of a study from its finished runs, which may be some of them.
 
@@ -394,4 +364,14 @@ def study_page(study: Study, rows: Sequence[Row]) -> Page:
     DsgdError
         There are no rows.
     """
-    return report_of(study, rows).page
+    if study.needs_rows:
+        check_rows(rows)
+    made_here = [origin() | {"when": datetime.now(UTC).isoformat(timespec="seconds")}]
+    said = study.report(study, rows)
+    sources = [SOURCES[key] for key in study.sources] or sources_of(row["sync"] for row in rows if "sync" in row)
+    said.setdefault("source", "".join(f"{one.reference}." for one in sources[:1]) if study.sources else "")
+    own, ran = said.pop("doubts", ()), said.pop("ran", ())
+    said.setdefault("citations", citations(sources))
+    said.setdefault("rows", list(rows))
+    found = doubts(rows, own, asked=study.count()) if rows else ()
+    return Page(title=study.question, ran=facts(rows or made_here, *ran), **said, doubts=found)

@@ -200,30 +200,6 @@ def _message_table(cells: Sequence[WayCell]) -> Table:
     return Table("Time of a message", ("way", *map(byte_text, sizes)), rows, note)
 
 
-def _placement_table(cells: Sequence[WayCell]) -> Table:
-    """Return registered slots beside slots agreed per message and a ring, by size."""
-    columns = (
-        "message = n_bytes:B | registered = message | agreed = agreed | agreed / registered = copied | "
-        "ring / registered = ring | registered / bound = bound"
-    )
-    note = (
-        "Registered: written where the other process reads it, in a slot made once. Agreed: address and size come with "
-        "the message, the other process allocates and reads. The bound is what it takes with nothing sent."
-    )
-    chosen = only(cells, part="messages", way="registered")
-    return Table.of(
-        "Static and dynamic placement",
-        chosen,
-        columns,
-        note,
-        message=lambda cell: seconds_text(cell.message_s()),
-        agreed=lambda cell: seconds_text(other.message_s()) if (other := cell.beside("agreed")) else "-",
-        copied=lambda cell: _times(cell.slower("registered", by="agreed")),
-        ring=lambda cell: _times(cell.slower("registered", by="ring")),
-        bound=lambda cell: _times(cell.slower("none")),
-    )
-
-
 def _copies_table(cells: Sequence[WayCell], n_bytes: int) -> Table:
     """Return what was counted of a message of one size, by way."""
     in_bytes = n_bytes < _LEAST_BYTES
@@ -397,15 +373,10 @@ def _report(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
             *([_training(cells)] if "training" in parts else []),
         ],
         "tables": [
-            *([_message_table(cells), _placement_table(cells), _memory_table(cells)] if "messages" in parts else []),
+            *([_message_table(cells), _memory_table(cells)] if "messages" in parts else []),
             *(_copies_table(cells, size) for size in dict.fromkeys((*sizes[-1:], *sizes[:1]))),
             *([_training_table(cells)] if "training" in parts else []),
         ],
-        "facts": {
-            "copies": {
-                f"{cell.way}, {cell.n_bytes} bytes": round(cell.copies(), 3) for cell in cells if cell.part == "counts"
-            }
-        },
     }
 
 
