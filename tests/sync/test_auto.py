@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd import SGDClassifier
+from dsgd import Gang, SGDClassifier
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.sim import SimulatedCluster
@@ -260,3 +260,20 @@ def test_compressed_models_are_measured_too(compressor: Any) -> None:
     results = train_on("threads", shards_of([200, 90]), AutoSync(rule=InTurn(), compressor=compressor), max_iter=3)
     assert len({str(result.periods) for result in results}) == 1
     assert len(results[0].periods) > 3
+
+
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
+def test_training_goes_on_with_the_period_it_had(tmp_path: Any) -> None:
+    """A fit that resumes from a checkpoint has the periods, and the bits, of one that was never interrupted."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((300, 4)), rng.random(300) > 0.5
+    fit: dict[str, Any] = {"sync": AutoSync(rule=InTurn()), "tol": None, "n_jobs": 3, "random_state": 0}
+    whole = SGDClassifier(**fit, max_iter=5).fit(X, y)
+    SGDClassifier(**fit, max_iter=2, client=Gang(checkpoint=tmp_path)).fit(X, y)
+    resumed = SGDClassifier(**fit, max_iter=5, client=Gang(resume_from=tmp_path)).fit(X, y)
+    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
+    names = ("rows", "period", "why")
+    histories = [[[record[name] for name in names] for record in f.sync_history_] for f in (whole, resumed)]
+    assert histories[0] == histories[1]
+    fewer = SGDClassifier(**{**fit, "n_jobs": 2}, max_iter=5, client=Gang(resume_from=tmp_path)).fit(X, y)
+    assert len(fewer.sync_history_) > 3
