@@ -17,6 +17,7 @@ import dsgd.svm.kernel_solver.block as block_module
 from dsgd.svm import SVC, SVR, Elimination, release_memory
 from dsgd.svm.kernel_solver import growth
 from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.elimination import Trail
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.state import ExactSums
 from dsgd.svm.kernels.functions import Kernel
@@ -286,3 +287,31 @@ def test_a_large_problem_stops_at_max_iter_with_the_gap_over_all_samples():
     gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 5.0), auto.alpha[0])
     assert not auto.converged
     assert auto.gap == pytest.approx(gap, rel=1e-6)
+
+
+@pytest.mark.parametrize("n_events", [1, 5, 40])
+def test_trail_knows_the_coefficients_of_every_event(n_events):
+    """Going back over a trail gives the coefficients at each event, also after neighbours were joined."""
+    rng = np.random.default_rng(1)
+    n = 60
+    trail, beta = Trail(n), np.zeros(n)
+    current = {}  # sample -> the coefficients its indicator is right for
+    for _ in range(n_events):
+        moved = rng.permutation(n)[:7]
+        beta[moved] = np.round(rng.normal(size=7))
+        ids = np.setdiff1d(rng.permutation(n)[:2], list(current))
+        trail.add(ids, beta)
+        current.update({int(k): beta.copy() for k in ids})
+        if len(trail) > 8:
+            renewed, before, after = trail.join(beta)
+            for k in renewed:
+                np.testing.assert_array_equal(current[int(k)], before)
+                current[int(k)] = after.copy()
+    beta[rng.permutation(n)[:20]] += 1.0
+    seen = []
+    for ids, state in trail.back(beta):
+        seen.extend(ids.tolist())
+        for k in ids:
+            np.testing.assert_array_equal(state, current[int(k)])
+    assert sorted(seen) == sorted(current)
+    assert sorted(trail.ids) == sorted(current)

@@ -30,7 +30,7 @@ from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Pool
-from dsgd.svm.linear_solver.problem import gather_rows, make_problem
+from dsgd.svm.linear_solver.problem import certify, gather_rows, make_problem
 from dsgd.svm.linear_solver.solve import solve_linear
 
 POLICY = Elimination("none")
@@ -241,3 +241,23 @@ def test_linear_estimators_tell_what_is_proven():
     assert (fine > 500).all()
     assert LinearSVC(penalty="l1", dual=False).fit(X, y).n_screened_.tolist() == [0, 0, 0]
     assert 0 < LinearSVR(epsilon=0.5, C=0.1, tol=1e-8).fit(X, X[:, 0] + X[:, 1] ** 2).n_screened_ <= 600
+
+
+@pytest.mark.parametrize("loss", ["hinge", "epsilon_insensitive"])
+def test_linear_certificates_hold_where_the_optimum_is_on_the_sphere(loss):
+    """Where no row costs much, weights moved along a row by t have a gap of t²/2, and the ball ends at the optimum."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 4))
+    targets = np.where(X[:, 0] + rng.normal(size=40) > 0, 1.0, -1.0)
+    rows, targets, costs = gather_rows(X, targets, np.full(40, 1e-4), bias=1.0, seed=0)
+    problem, team = make_problem(loss, rows, targets, costs, 0.1, True), Team()
+    best = solve_linear(problem, "auto", tol=1e-12, max_iter=5000, team=team)
+    n_proven = 0
+    for row, target in zip(X, targets, strict=True):
+        weights = best.weights + 2.0 * target * np.array([*row, 1.0])
+        primal, dual, _ = certify(problem, weights, best.duals, team)
+        proven = prove_linear(problem, replace(best, weights=weights, primal=primal, dual=dual), team)
+        known = np.isfinite(proven)
+        np.testing.assert_allclose(proven[known], best.duals[known], atol=1e-7)
+        n_proven += known.sum()
+    assert n_proven > 0
