@@ -28,7 +28,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo claims test test-all times oracle test-oldest test-pythons mutations soak soak-simulation soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
+.PHONY: help demo claims test test-all times oracle test-oldest test-pythons mutations soak-simulation soak-svm lint types docs figures bench report-screenshots wheel wheel-with-kernels clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -64,20 +64,12 @@ test-pythons: $(STAMPS)/pip ## run a telling part of the tests on each supported
 oracle: $(STAMPS)/test ## keep bits, bytes and seconds of a hundred fits in build/, or compare with those kept
 	PYTHONPATH=tests $(BIN)/python tests/oracle.py build/oracle.json
 
-# A soak that was stopped goes on with SOAK_FIRST; the table counts all rows of the file.
-soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRST=0); rows go to build/soak.jsonl
-	CHAOS_ROWS=build/soak.jsonl CHAOS_COMMIT=$$(git rev-parse --short HEAD) \
-		SOAK_RUNS=$(SOAK_RUNS) SOAK_SEED=$(SOAK_SEED) SOAK_FIRST=$(SOAK_FIRST) \
-		$(BIN)/python -m pytest -m soak tests/chaos $(PYTEST_ARGS); code=$$?; \
-	PYTHONPATH=tests $(BIN)/python -m chaos.table build/soak.jsonl; exit $$code
-
 mutations: $(STAMPS)/test ## plant known defects one by one: the tests must find each (MUTATIONS="--quick --only ring")
 	$(BIN)/python tests/mutations.py --processes $(TEST_PROCESSES) $(MUTATIONS)
 
 soak-simulation: $(STAMPS)/test ## hurt simulated clusters, some dozen a second (SOAK_RUNS=100000 SOAK_SEED=600)
 	PYTHONPATH=tests $(BIN)/python -m simulation $(SOAK_SEED) --runs $(SOAK_RUNS)
 
-# Variables as for soak, and SOAK_PROCESSES.
 soak-svm: $(STAMPS)/test ## draw small hard problems for the SVMs, beside LIBSVM (SOAK_RUNS=100000 SOAK_PROCESSES=2)
 	PYTHONPATH=tests $(BIN)/python -m svm_soak --runs $(SOAK_RUNS) --seed $(SOAK_SEED) --first $(SOAK_FIRST) \
 		--processes $(SOAK_PROCESSES)

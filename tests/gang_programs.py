@@ -35,21 +35,6 @@ def keep_late(blocks: Sequence[Any], rank_number: int) -> list[Any]:
     return list(blocks)
 
 
-_SLOWNESS = [0.0]
-
-
-def be_slow(seconds: float) -> None:
-    """Let `keep_slowly` take so long in this process, once."""
-    _SLOWNESS[0] = seconds
-
-
-def keep_slowly(blocks: Sequence[Any], rank_number: int) -> list[Any]:
-    """Pass blocks on, once after a long while without a check of whether the job was stopped."""
-    time.sleep(_SLOWNESS[0])
-    be_slow(0.0)
-    return list(blocks)
-
-
 def expect_answers_within(seconds: float) -> None:
     """Let the ranks of a worker wait no longer than that where they need not have an answer of the scheduler."""
     sys.modules["dsgd.runtime.worker.rendezvous"]._CALL_S = seconds  # type: ignore[attr-defined]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from dsgd.comm.topology import (
     AbstractTopology,
     Bipartite,
@@ -32,12 +30,3 @@ TOPOLOGIES: dict[str, AbstractTopology] = {
     "random regular of 6": RandomRegular(degree=6),
     "groups": Groups(4),
 }
-
-
-def uniform_matrix(topology: AbstractTopology, size: int, number: int) -> np.ndarray:
-    """Return W of push-sum, in which a rank keeps as much as it sends to each of its peers."""
-    matrix = np.zeros((size, size))
-    for rank in range(size):
-        peers = topology.out_peers(rank, size, number)
-        matrix[[rank, *peers], rank] = 1.0 / (1 + len(peers))
-    return matrix

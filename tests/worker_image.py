@@ -10,7 +10,6 @@ import logging
 
 import numpy as np
 
-import chaos.nodes
 import dsgd.inputs.sources
 import dsgd.runtime.worker.member
 import gang_programs
@@ -18,7 +17,7 @@ import gangs
 from dsgd import SGDClassifier
 from dsgd.sync import MinibatchSGD
 
-__all__ = ["chaos", "dsgd", "gang_programs"]
+__all__ = ["dsgd", "gang_programs"]
 
 # Workers that are killed are not worth a traceback each.
 for _name in ("distributed", "asyncio"):

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group, allreduce_cost, allreduce_seconds, calibrate, choose_algorithm
-from dsgd.collectives.algorithms.plan import Plan, children_of, n_steps
+from dsgd.collectives.algorithms.plan import Plan, n_steps
 from dsgd.collectives.algorithms.rings import rabenseifner_plan, torus_plan
 from dsgd.collectives.algorithms.trees import binomial_plan, double_tree, double_tree_plan
-from dsgd.collectives.cost import ALGORITHMS, DEFAULT_LINK, hierarchical_seconds, tree_pieces, tree_steps
+from dsgd.collectives.cost import ALGORITHMS, hierarchical_seconds, tree_pieces, tree_steps
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
@@ -109,20 +109,6 @@ def test_no_byte_is_sent_too_often(algorithm: Any) -> None:
         assert sum(c.n_bytes - 40 * c.messages for c in costs) == 2 * (size - 1) * 4_004
 
 
-def test_half_of_a_double_tree_are_leaves() -> None:
-    """No rank is an inner one of both trees, but for the last of an odd number; none has more than two children."""
-    for size in range(2, 65):
-        below = [children_of(tree) for tree in double_tree(size)]
-        inner = [rank for rank in range(size) if below[0][rank] and below[1][rank]]
-        assert inner in ([], [0])
-        assert size % 2 or not inner
-        for tree, children in zip(double_tree(size), below, strict=True):
-            assert sum(len(c) for c in children) == size - 1
-            assert max(len(c) for c in children) <= 2
-            depth = max(_depth(tree, rank) for rank in range(size))
-            assert depth <= (size - 1).bit_length()
-
-
 def _depth(tree: tuple[int, ...], rank: int) -> int:
     return 0 if tree[rank] < 0 else 1 + _depth(tree, tree[rank])
 
@@ -156,17 +142,6 @@ def test_auto_is_the_fastest_and_no_algorithm_beats_the_bounds(size: int, n_byte
         assert seconds >= latency * (1 - 1e-9)
     for algorithm in set(ALGORITHMS) - {"recursive_doubling", "double_tree"}:
         assert times[algorithm] >= bandwidth * (1 - 1e-9)
-
-
-def test_auto_takes_doubling_for_short_vectors_and_fewer_bytes_for_long_ones() -> None:
-    """Latency decides below some ten kilobytes; beyond, the algorithm that sends least in the fewest messages."""
-    for size in range(2, 65):
-        assert choose_algorithm(8_000, size) == "recursive_doubling"
-    long = {size: choose_algorithm(2**24, size) for size in (2, 3, 4, 5, 6, 8, 12, 13, 16, 64)}
-    assert {size for size, name in long.items() if name == "rabenseifner"} == {4, 8, 16, 64}
-    assert {size for size, name in long.items() if name == "torus"} == {6, 12}
-    assert {size for size, name in long.items() if name == "ring"} == {2, 3, 5, 13}
-    assert allreduce_seconds("ring", 10**6, 1, DEFAULT_LINK) == 0.0
 
 
 def test_a_group_chooses_by_the_link_it_is_told() -> None:

@@ -13,37 +13,14 @@ from hypothesis import strategies as st
 from dsgd.collectives import Cost, Group, allreduce_cost, broadcast_cost
 from dsgd.collectives.cost import ALGORITHMS as FLAT
 from dsgd.collectives.cost import allgather_cost, allgatherv_cost
-from dsgd.comm.frames import DTYPE_CODES
-from dsgd.errors import InvalidParameterError, ProtocolError
+from dsgd.errors import InvalidParameterError
 from gangs import SHARED, TRANSPORTS, run_gang, spent
+from operations import check_operations, operations
 from reference import collectives as reference
 from reference.collectives import barrier_cost, gather_cost
 
 SIZES = (1, 2, 3, 4, 5, 7, 8)
 ALGORITHMS = ("auto", *FLAT)
-DTYPES = tuple(DTYPE_CODES)
-
-operations = st.lists(
-    st.tuples(
-        st.sampled_from(["allreduce", "min", "max", "broadcast", "allgather", "allgatherv", "gather", "barrier"]),
-        st.sampled_from([0, 1, 2, 3, 5, 17, 64, 1000]),
-        st.sampled_from(DTYPES),
-        st.integers(0, 2**31),
-    ),
-    min_size=1,
-    max_size=12,
-)
-
-
-def drawn(rank: int, n: int, dtype: Any, seed: int) -> np.ndarray:
-    """Return whole numbers, so that sums are exact in every order."""
-    # Unsigned ones wrap around alike in every order.
-    return np.random.default_rng((seed, rank)).integers(-1000, 1000, size=n).astype(dtype)
-
-
-def length_on(rank: int, n: int, seed: int) -> int:
-    """Return how many elements a rank gathers: from none to n."""
-    return int(np.random.default_rng((seed, rank, 1)).integers(0, n + 1))
 
 
 def random_vectors(size: int, n: int, dtype: Any = np.float64, seed: int = 0) -> list[np.ndarray]:
@@ -52,74 +29,12 @@ def random_vectors(size: int, n: int, dtype: Any = np.float64, seed: int = 0) ->
     return [(rng.standard_normal(n) * 10.0 ** rng.integers(-6, 6, n)).astype(dtype) for _ in range(size)]
 
 
-def check_operations(kind: str, size: int, algorithm: str, ops: list[Any]) -> None:
-    def program(group: Group) -> list[np.ndarray]:
-        results = []
-        for name, n, dtype, seed in ops:
-            vector = drawn(group.rank, n, dtype, seed)
-            if name == "allreduce":
-                group.allreduce(vector)
-            elif name in ("min", "max"):
-                group.allreduce(vector, name)
-            elif name == "broadcast":
-                group.broadcast(vector, root=seed % size)
-            elif name == "allgatherv":
-                lengths = [length_on(r, n, seed) for r in range(size)] if seed % 2 else None
-                vector = np.concatenate(group.allgatherv(vector[: length_on(group.rank, n, seed)], lengths))
-            elif name == "gather":
-                parts = group.gather(vector[: length_on(group.rank, n, seed)], root=seed % size)
-                vector = vector if parts is None else np.concatenate(parts)
-            elif name == "allgather":
-                vector = group.allgather(vector)
-            else:
-                group.barrier()
-            results.append(vector)
-        return results
-
-    for rank, results in enumerate(run_gang(kind, size, program, algorithm)):
-        for (name, n, dtype, seed), result in zip(ops, results, strict=True):
-            everyone = np.stack([drawn(r, n, dtype, seed) for r in range(size)])
-            joined = np.concatenate([everyone[r, : length_on(r, n, seed)] for r in range(size)])
-            expected = {
-                "allreduce": everyone.sum(axis=0, dtype=dtype),
-                "min": everyone.min(axis=0),
-                "max": everyone.max(axis=0),
-                "allgatherv": joined,
-                "gather": joined if rank == seed % size else everyone[rank],
-                "broadcast": everyone[seed % size],
-                "allgather": everyone,
-                "barrier": everyone[rank],
-            }[name]
-            assert result.dtype == expected.dtype
-            np.testing.assert_array_equal(result, expected)
-
-
-@settings(max_examples=40)
+@pytest.mark.parametrize("kind", ["inproc", "tcp", "wrapped", *sorted(SHARED)])
+@settings(max_examples=15)
 @given(size=st.integers(1, 9), algorithm=st.sampled_from(ALGORITHMS), ops=operations)
-def test_any_list_of_operations_equals_numpy_on_threads(size: int, algorithm: str, ops: list[Any]) -> None:
-    """Whatever collectives follow each other, with whatever sizes and types, the results are numpy's."""
-    check_operations("inproc", size, algorithm, ops)
-
-
-@settings(max_examples=20)
-@given(size=st.sampled_from(SIZES), algorithm=st.sampled_from(ALGORITHMS), ops=operations)
-def test_any_list_of_operations_equals_numpy_over_tcp(size: int, algorithm: str, ops: list[Any]) -> None:
-    """Whatever collectives follow each other, with whatever sizes and types, the results are numpy's."""
-    check_operations("tcp", size, algorithm, ops)
-
-
-@settings(max_examples=10)
-@given(size=st.sampled_from(SIZES), kind=st.sampled_from(sorted(SHARED)), ops=operations)
-def test_any_list_of_operations_equals_numpy_through_memory(size: int, kind: str, ops: list[Any]) -> None:
-    """Gangs that share memory, all of it or in part, that sleep or spin, give numpy's results."""
-    check_operations(kind, size, "auto", ops)
-
-
-@settings(max_examples=8)
-@given(size=st.sampled_from((2, 3, 5)), algorithm=st.sampled_from(ALGORITHMS), ops=operations)
-def test_any_list_of_operations_equals_numpy_over_wrapped_sockets(size: int, algorithm: str, ops: list[Any]) -> None:
-    """The way of frames through sockets that only send and receive, as under TLS, gives the same results."""
-    check_operations("wrapped", size, algorithm, ops)
+def test_any_list_of_operations_equals_numpy(kind: str, size: int, algorithm: str, ops: list[Any]) -> None:
+    """Whatever collectives follow each other, with whatever sizes and types, the results are numpy's, on every wire."""
+    check_operations(lambda program: run_gang(kind, size, program, algorithm), size, ops)
 
 
 def hierarchical_gang(hosts: list[int], program: Any, algorithm: Any = "hierarchical") -> list[Any]:
@@ -198,55 +113,6 @@ def test_every_rank_and_every_transport_gets_the_same_bits(size: int, dtype: Any
         assert len(results) == 1
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_is_not_finite_stays_so_and_agrees(algorithm: str) -> None:
-    """Infinities and NaN of any rank reach all of them, with the same bits."""
-
-    def program(group: Group) -> np.ndarray:
-        mine = np.array([1.0, 2.0, 3.0, 4.0])
-        mine[group.rank] = (np.inf, np.nan, -np.inf)[group.rank]
-        mine[3] = (np.inf, -np.inf, 1.0)[group.rank]
-        group.allreduce(mine)
-        return mine
-
-    results = run_gang("inproc", 3, program, algorithm)
-    assert len({result.tobytes() for result in results}) == 1
-    assert np.isposinf(results[0][0])
-    assert np.isnan(results[0][[1, 3]]).all()
-    assert np.isneginf(results[0][2])
-
-
-def test_one_rank_keeps_its_vector() -> None:
-    """In a gang of one every collective leaves the vector as it is, and nothing is sent."""
-
-    def program(group: Group) -> tuple[np.ndarray, Any]:
-        vector = np.array([np.nan, -0.0, 1e300])
-        group.allreduce(vector)
-        group.broadcast(vector)
-        group.barrier()
-        gathered = group.allgather(vector)
-        group.ledger.end_round()
-        return gathered[0], group.ledger.records().totals
-
-    for kind in TRANSPORTS:
-        ((vector, totals),) = run_gang(kind, 1, program)
-        assert vector.tobytes() == np.array([np.nan, -0.0, 1e300]).tobytes()
-        assert totals["messages"] == totals["bytes_sent"] == 0
-
-
-def test_a_matrix_is_summed_in_place() -> None:
-    """Vectors may have any shape as long as they are contiguous."""
-
-    def program(group: Group) -> np.ndarray:
-        matrix = np.full((3, 4), float(group.rank + 1))
-        group.allreduce(matrix)
-        group.broadcast(matrix)
-        return matrix
-
-    for result in run_gang("inproc", 3, program):
-        np.testing.assert_array_equal(result, np.full((3, 4), 6.0))
-
-
 def test_what_cannot_be_sent_is_refused_before_anything_is() -> None:
     """A strided vector, an unknown type, an unknown root and an unknown algorithm are errors that say so."""
 
@@ -268,17 +134,6 @@ def test_what_cannot_be_sent_is_refused_before_anything_is() -> None:
         with pytest.raises(InvalidParameterError, match="hosts"):
             Group(group.transport, hosts=[0, 1, 2])
         group.barrier()
-
-    run_gang("inproc", 2, program)
-
-
-def test_lengths_that_ranks_do_not_agree_on_are_an_error() -> None:
-    """A rank that gets more or less than the known lengths raises, and no rank gets half a vector."""
-
-    def program(group: Group) -> None:
-        mine = np.zeros(3 - group.rank)
-        with pytest.raises(ProtocolError, match="not at the same point"):
-            group.allgatherv(mine, [3, 1] if group.rank == 0 else [4, 2])
 
     run_gang("inproc", 2, program)
 

@@ -241,42 +241,6 @@ def test_put_back_loses_what_conserving_keeps() -> None:
     assert max(lost(size) for size in (8, 16, 32)) > 0.1
 
 
-def test_votes_are_counted_and_empty_ranks_have_none() -> None:
-    """The sign that most voters have sent comes out, a tie is plus, and a rank without rows does not vote."""
-    columns = np.array([[1, -1, -1], [-1, -1, 0], [-1, 1, 5]], dtype=float)
-
-    def program(group: Group, weights: list[float]) -> np.ndarray:
-        vector = columns[group.rank].copy()
-        compressed_mean(
-            group, vector, weights[group.rank], MajorityVote(magnitude=0.5), MajorityVote().init(3, float, 0)
-        )
-        return vector
-
-    assert run_gang("inproc", 3, partial(program, weights=[0.2, 0.3, 0.5]))[0].tolist() == [-0.5, -0.5, 0.5]
-    assert run_gang("inproc", 3, partial(program, weights=[0.5, 0.5, 0.0]))[0].tolist() == [0.5, -0.5, 0.5]
-
-
-def test_ternary_ranks_share_the_largest_scale() -> None:
-    """Whole multiples of the largest magnitude of all ranks come out, and on average the mean."""
-
-    def program(group: Group) -> tuple[np.ndarray, float]:
-        memory = TernGrad().init(400, np.float64, 0, group.rank)
-        drawn = []
-        for _ in range(300):
-            vector = np.random.default_rng(group.rank).standard_normal(400)
-            compressed_mean(group, vector, 1 / 3, TernGrad(), memory)
-            drawn.append(vector)
-        return np.array(drawn), 0.0
-
-    drawn, _ = run_gang("inproc", 3, program)[0]
-    everyone = np.array([np.random.default_rng(rank).standard_normal(400) for rank in range(3)])
-    multiples = drawn / (np.abs(everyone).max() / 3)
-    np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-9)
-    assert np.abs(multiples).max() <= 3
-    errors = drawn - everyone.mean(axis=0)
-    assert np.abs(errors.mean(axis=0) / (errors.std(axis=0) / np.sqrt(300))).max() < 4.5
-
-
 def test_sparse_sums_are_sparse_only_where_that_is_less() -> None:
     """A few entries cost a few bytes; full vectors cost what an all-reduce does and a word for their lengths."""
 

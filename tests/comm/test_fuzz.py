@@ -8,7 +8,6 @@ not, or take memory because it says so.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import os
 import resource
@@ -405,38 +404,3 @@ def test_any_tls_hello_is_answered_or_refused(contexts: Any, how: Any) -> None:
             return guest.record
 
     assert not isinstance(feed(data, read), Record)
-
-
-@share
-@given(how=changes)
-def test_any_tls_record_is_taken_as_sent_or_refused(contexts: Any, how: Any) -> None:
-    """Of an encrypted connection the bytes come out that went in, or an error."""
-    got = np.full(N, -1.0)
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = contexts[1].wrap_bio(incoming, outgoing)
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.settimeout(10.0)
-    with theirs, contexts[0].wrap_socket(ours, server_side=True, do_handshake_on_connect=False) as server:
-        for end in (client, server, client, server):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                end.do_handshake()
-            if end is client:
-                theirs.sendall(outgoing.read())
-            else:
-                incoming.write(theirs.recv(1 << 16))
-        client.write(good_frame())
-        sent = outgoing.read()
-        data = change(sent, how)
-        theirs.sendall(data)
-        theirs.shutdown(socket.SHUT_WR)
-        server.settimeout(10.0)
-        link = Link(server, 1, "somewhere", job=JOB, epoch=EPOCH)
-        transport = TCPTransport(0, 2, {1: link}, RankLedger(0), AbortFlag(), 10.0)
-        if data.startswith(sent):
-            transport.recv(1, got, frames.OP_ALLREDUCE)
-            assert got.tobytes() == good_frame()[frames.HEADER_BYTES :]
-        else:
-            with pytest.raises((ProtocolError, AbortedError)):
-                transport.recv(1, got, frames.OP_ALLREDUCE)
-            assert (got == -1.0).all()

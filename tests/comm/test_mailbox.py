@@ -112,15 +112,6 @@ def test_a_sender_does_not_wait_for_the_receiver(kind: str) -> None:
         raise_first(run_ranks([lambda box=box: program(box) for box in boxes]))
 
 
-def test_memory_is_bounded(kind: str) -> None:
-    """A rank that posts to one that takes nothing ends with an error when its frames are too many."""
-    # Beyond what the kernel keeps; it has a deadline of its own, which runs while frames are copied.
-    frame = np.zeros(1 if kind == "inproc" else 300_000)
-    text = f"rank 0 has {MAX_OUTSTANDING} frames under way to rank 1"
-    with mailboxes(kind, 2, timeout_s=0.15) as (box, _), pytest.raises(GangTimeoutError, match=text):
-        post_many(box, frame)
-
-
 def test_room_is_waited_for(kind: str) -> None:
     """A rank that posts more than may be under way continues as the other takes its frames."""
     n_frames, n = 3 * MAX_OUTSTANDING, 100_000
@@ -252,6 +243,15 @@ def test_waits_end_at_the_deadline(kind: str) -> None:
             box.wait_any([1, 2])
         with pytest.raises(GangTimeoutError, match="rank 1"):
             box.take(1, np.empty(2))
+
+
+def test_memory_is_bounded(kind: str) -> None:
+    """A rank that posts to one that takes nothing ends with an error when its frames are too many."""
+    # Beyond what the kernel keeps; it has a deadline of its own, which runs while frames are copied.
+    frame = np.zeros(1 if kind == "inproc" else 300_000)
+    text = f"rank 0 has {MAX_OUTSTANDING} frames under way to rank 1"
+    with mailboxes(kind, 2, timeout_s=0.15) as (box, _), pytest.raises(GangTimeoutError, match=text):
+        post_many(box, frame)
 
 
 def test_there_is_no_mailbox_of_oneself_or_nobody(kind: str) -> None:

@@ -21,74 +21,17 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from gangs import raise_first, run_ranks, spent
 from nested_gangs import nested_gang, run_nested
+from operations import check_operations, operations
 from reference import collectives as reference
 
 layouts = st.lists(st.integers(1, 4), min_size=1, max_size=4)
-OPERATIONS = ("sum", "min", "max", "broadcast", "allgather", "allgatherv", "gather", "scatter", "barrier")
-
-
-def whole_numbers(rank: int, n: int, seed: int) -> np.ndarray:
-    return np.random.default_rng((seed, rank)).integers(-1000, 1000, size=n).astype(float)
 
 
 @settings(max_examples=40)
-@given(
-    ranks_of=layouts,
-    kind=st.sampled_from(["inproc", "inproc", "tcp", "shm"]),
-    ops=st.lists(
-        st.tuples(st.sampled_from(OPERATIONS), st.sampled_from([0, 1, 3, 17, 20_000]), st.integers(0, 2**31)),
-        min_size=1,
-        max_size=8,
-    ),
-)
+@given(ranks_of=layouts, kind=st.sampled_from(["inproc", "inproc", "tcp", "shm"]), ops=operations)
 def test_any_list_of_operations_equals_numpy(ranks_of: list[int], kind: str, ops: list[Any]) -> None:
     """However many ranks each process has, and whatever joins processes, the results are numpy's."""
-    size = sum(ranks_of)
-
-    def length(rank: int, n: int, seed: int) -> int:
-        return int(np.random.default_rng((seed, rank, 1)).integers(0, n + 1))
-
-    def program(group: Group) -> list[np.ndarray]:
-        results = []
-        for name, n, seed in ops:
-            root, vector = seed % size, whole_numbers(group.rank, n, seed)
-            if name in ("sum", "min", "max"):
-                group.allreduce(vector, name)
-            elif name == "broadcast":
-                group.broadcast(vector, root)
-            elif name == "allgather":
-                vector = group.allgather(vector)
-            elif name == "allgatherv":
-                lengths = [length(r, n, seed) for r in range(size)] if seed % 2 else None
-                vector = np.concatenate(group.allgatherv(vector[: length(group.rank, n, seed)], lengths))
-            elif name == "gather":
-                parts = group.gather(vector[: length(group.rank, n, seed)], root)
-                vector = vector if parts is None else np.concatenate(parts)
-            elif name == "scatter":
-                rows = np.stack([whole_numbers(r, n, seed) for r in range(size)])
-                vector = np.empty(n)
-                group.scatter(rows if group.rank == root else None, vector, root)
-            else:
-                group.barrier()
-            results.append(vector)
-        return results
-
-    for rank, results in enumerate(run_nested(ranks_of, program, kind)):
-        for (name, n, seed), result in zip(ops, results, strict=True):
-            everyone = np.stack([whole_numbers(r, n, seed) for r in range(size)])
-            joined = np.concatenate([everyone[r, : length(r, n, seed)] for r in range(size)])
-            expected = {
-                "sum": everyone.sum(axis=0),
-                "min": everyone.min(axis=0),
-                "max": everyone.max(axis=0),
-                "broadcast": everyone[seed % size],
-                "allgather": everyone,
-                "allgatherv": joined,
-                "gather": joined if rank == seed % size else everyone[rank],
-                "scatter": everyone[rank],
-                "barrier": everyone[rank],
-            }[name]
-            np.testing.assert_array_equal(result, expected)
+    check_operations(lambda program: run_nested(ranks_of, program, kind), sum(ranks_of), ops)
 
 
 @pytest.mark.parametrize("late", [0, 1, 4])
@@ -120,17 +63,6 @@ def inexact(size: int, n: int) -> list[np.ndarray]:
     """Return numbers whose sum depends on the order."""
     rng = np.random.default_rng(size)
     return [rng.standard_normal(n) * 10.0 ** rng.integers(-6, 6, n) for _ in range(size)]
-
-
-@pytest.mark.parametrize("per_process", [1, 2, 4, 8])
-@pytest.mark.parametrize("n_processes", [1, 2, 3, 5, 6, 7])
-def test_equal_powers_of_two_give_the_bits_of_one_process(n_processes: int, per_process: int) -> None:
-    """With the same power of two of ranks in every process, sums are those of as many threads of one process."""
-    size = n_processes * per_process
-    vectors = inexact(size, 101)
-    expected = reference.recursive_doubling(vectors)[0].tobytes()
-    assert set(run_nested([per_process] * n_processes, sums_of(vectors))) == {expected}
-    assert set(run_nested([size], sums_of(vectors))) == {expected}
 
 
 @settings(max_examples=20)
@@ -167,18 +99,6 @@ def test_three_levels_nest() -> None:
     for rank, (bits, cost) in enumerate(run_nested(ranks_of, program, hosts=hosts)):
         assert bits == expected
         assert cost == allreduce_cost(rank, 8, 50, 8, "auto", hosts, processes)
-
-
-def test_a_gang_of_one_thread_each_or_of_one_process_needs_no_nesting() -> None:
-    """Where there is nothing to nest, ranks use the wire between processes, or the memory of the one process."""
-    with nested_gang([1, 1, 1], "tcp") as transports:
-        assert [t.wire for t in transports] == ["tcp"] * 3
-    with nested_gang([3]) as transports:
-        assert [(t.wire, t.rank, t.processes) for t in transports] == [("inproc", r, ()) for r in range(3)]
-    with nested_gang([2, 1], "tcp") as transports:
-        assert [(t.wire, t.rank, t.size) for t in transports] == [("inproc+tcp", r, 3) for r in range(3)]
-        assert {t.processes for t in transports} == {(0, 0, 1)}
-        assert {t.hosts for t in transports} == {(0, 0, 1)}
 
 
 def test_ranks_without_a_way_to_each_other_say_so() -> None:

@@ -160,13 +160,6 @@ def test_ports_may_come_from_the_configuration_of_dask(client: Client) -> None:
             sums(client)
 
 
-@pytest.mark.parametrize("ports", ["none", "40000-", "-1", "1-2-3", "50-40", "0", 70_000, 1.5, True, "a-b"])
-def test_ports_that_are_none_are_refused(ports: Any) -> None:
-    """Anything but a port or a rising range of ports is an error of the caller."""
-    with dask.config.set({"dsgd.comm.ports": ports}), pytest.raises(InvalidParameterError, match=r"dsgd\.comm\.ports"):
-        WireOptions.configured("auto")
-
-
 def test_the_listener_is_bound_to_the_network_and_the_port_asked_for() -> None:
     """What a call says counts before the configuration; by default it is the host of the worker's own address."""
     worker: Any = SimpleNamespace(address="tcp://127.0.0.1:1")
@@ -218,3 +211,10 @@ def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
         assert long.value == 300_000 * 6
         assert all(stat["worker"].startswith("tls://") for stat in long.stats)
         assert_clean(encrypted)
+
+
+@pytest.mark.parametrize("ports", ["none", "40000-", "-1", "1-2-3", "50-40", "0", 70_000, 1.5, True, "a-b"])
+def test_ports_that_are_none_are_refused(ports: Any) -> None:
+    """Anything but a port or a rising range of ports is an error of the caller."""
+    with dask.config.set({"dsgd.comm.ports": ports}), pytest.raises(InvalidParameterError, match=r"dsgd\.comm\.ports"):
+        WireOptions.configured("auto")

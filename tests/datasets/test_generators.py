@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -104,15 +103,6 @@ def test_seeds_and_splits() -> None:
     np.testing.assert_array_equal(first.coef, test.coef)
     assert first.intercept == test.intercept
     assert not set(map(bytes, first.X)) & set(map(bytes, test.X))
-
-
-def test_twin_pickles_and_stays_light() -> None:
-    """A recipe pickles to something small, so that it travels to workers, and makes the same rows there."""
-    twin = TWINS["rcv1"].twin
-    rows = twin.rows(0, 100)
-    fresh = replace(twin)
-    assert len(pickle.dumps(fresh)) < 1_000
-    assert equal(pickle.loads(pickle.dumps(fresh)).rows(0, 100), rows)
 
 
 @given(st.floats(0.02, 0.98), st.sampled_from([0.02, 0.3, 0.8, 1.0]), st.booleans(), st.sampled_from([1, 2, 5, 40]))

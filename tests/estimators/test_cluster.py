@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from distributed import Client
 from sklearn.base import clone
 from sklearn.datasets import make_classification
@@ -136,18 +134,6 @@ def test_dask_array(client, data):
     assert isinstance(model.score(dX, dy), float)
 
 
-@pytest.mark.slow
-def test_sparse_chunks_and_weights(client, data):
-    """Sparse chunks and a dask array of sample weights are taken; zero weights are absent rows."""
-    X, y = data
-    weights = (np.arange(len(y)) % 3 > 0).astype(float)
-    dX = da.from_array(X, chunks=(250, -1)).map_blocks(sp.csr_matrix)
-    dy, dw = da.from_array(y, chunks=250), da.from_array(weights, chunks=250)
-    model = SGDClassifier(**OPTIONS, client=client).fit(dX, dy, sample_weight=dw)
-    assert sum(s["rows"] for s in model.fit_report_["stats"]) == int(weights.sum())
-    assert model.score(X, y) > 0.7
-
-
 def test_dask_dataframe(client, data):
     """A dask dataframe trains, its column names are kept, and predictions carry its index."""
     dd = pytest.importorskip("dask.dataframe")
@@ -162,56 +148,6 @@ def test_dask_dataframe(client, data):
     predicted = model.predict(dX)
     assert predicted.divisions == dX.divisions
     assert list(predicted.compute()) == list(model.predict(frame))
-
-
-@pytest.mark.parametrize("cuts", [[0, 10, 700, 1000], [0, 1000]])
-def test_delayed_blocks_and_uneven_ranks(client, data, cuts):
-    """Delayed blocks of very different sizes train, and one block on two workers; every row is used once."""
-    X, y = data
-    blocks = [dask.delayed((X[a:b], y[a:b])) for a, b in itertools.pairwise(cuts)]
-    model = SGDClassifier(**OPTIONS, client=client).fit(blocks)
-    assert sum(s["rows"] for s in model.fit_report_["stats"]) == 1000
-    assert model.score(X, y) > 0.7
-
-
-@pytest.mark.smoke
-def test_svmlight_files(client, data, tmp_path):
-    """A list of svmlight files trains on the cluster; they may differ in their largest column."""
-    from sklearn.datasets import dump_svmlight_file
-
-    X, y = data
-    narrow = X[:400].copy()
-    narrow[:, -1] = 0
-    dump_svmlight_file(narrow, y[:400], str(tmp_path / "a.svm"))
-    dump_svmlight_file(X[400:], y[400:], str(tmp_path / "b.svm"))
-    model = SGDClassifier(**OPTIONS, client=client).fit([tmp_path / "a.svm", tmp_path / "b.svm"])
-    assert model.n_features_in_ == X.shape[1]
-    assert model.score(X, y) > 0.7
-
-
-def test_several_classes_and_balanced_weights(client):
-    """Classes and their counts come from all blocks, also when a block holds one class only."""
-    rng = np.random.default_rng(0)
-    centers = np.array([[0, 6], [6, 0], [-6, -6]])
-    y = np.repeat([0, 1, 2], [600, 100, 100])
-    X = centers[y] + rng.normal(size=(800, 2))
-    dX, dy = da.from_array(X, chunks=(100, -1)), da.from_array(y, chunks=100)
-    model = SGDClassifier(**OPTIONS, class_weight="balanced", client=client).fit(dX, dy)
-    assert list(model.classes_) == [0, 1, 2]
-    assert model.coef_.shape == (3, 2)
-    assert model.score(X, y) > 0.95
-
-
-def test_partial_fit_takes_classes_in(client, data):
-    """On a cluster too, the output of a class is what it would have been, had all been told before."""
-    X, y = data
-    late, told = (SGDClassifier(**OPTIONS, shuffle=False, n_jobs=2, client=client) for _ in range(2))
-    for labels in (y, np.where(X[:, 0] > 1, 2, y)):
-        late.partial_fit(X, labels, classes="grow")
-        told.partial_fit(X, labels, classes=[0, 1, 2])
-    assert late.classes_.tolist() == [0, 1, 2]
-    np.testing.assert_array_equal(late.coef_[:2], told.coef_[:2])
-    assert np.abs(late.coef_[2]).max() > 0
 
 
 def test_partial_fit_keeps_what_ranks_remember(client, data):
@@ -305,3 +241,16 @@ def test_searches_find_what_those_of_simulated_ranks_do(client, data, rows):
     for name in expected:
         if "time" not in name and not name.startswith("param"):
             np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def test_several_classes_and_balanced_weights(client):
+    """Classes and their counts come from all blocks, also when a block holds one class only."""
+    rng = np.random.default_rng(0)
+    centers = np.array([[0, 6], [6, 0], [-6, -6]])
+    y = np.repeat([0, 1, 2], [600, 100, 100])
+    X = centers[y] + rng.normal(size=(800, 2))
+    dX, dy = da.from_array(X, chunks=(100, -1)), da.from_array(y, chunks=100)
+    model = SGDClassifier(**OPTIONS, class_weight="balanced", client=client).fit(dX, dy)
+    assert list(model.classes_) == [0, 1, 2]
+    assert model.coef_.shape == (3, 2)
+    assert model.score(X, y) > 0.95

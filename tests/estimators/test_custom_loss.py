@@ -13,7 +13,6 @@ from sklearn.base import clone
 
 from dsgd import CustomLoss, Gang, SGDClassifier, SGDRegressor
 from dsgd.errors import CheckpointError, IncompatiblePartsError, InvalidParameterError, ModelFileError
-from dsgd.kernels.sgd import run_rows
 from dsgd.local import SAGA
 from dsgd.model_selection import SGDSearchCV
 
@@ -117,14 +116,6 @@ def test_rows_of_files_call_the_functions(tmp_path: Any) -> None:
         own, named = (fitted(SGDClassifier, loss, path, "y", **options) for loss in (LOG_LOSS, "log_loss"))
         assert_same(own, named)
         np.testing.assert_array_equal(own.predict(path), named.predict(path))
-
-
-def test_kernels_are_compiled_for_no_loss() -> None:
-    """Another loss leaves the compiled kernels as they are."""
-    fitted(SGDRegressor, "huber", X, Y)
-    before = list(run_rows.signatures)
-    fitted(SGDRegressor, CustomLoss(lambda y, p: abs(p - y), lambda y, p: 1.0 if p > y else -1.0), X, Y)
-    assert list(run_rows.signatures) == before
 
 
 def test_it_travels_and_continues(tmp_path: Any) -> None:

@@ -17,14 +17,13 @@ from sklearn.datasets import load_digits, load_wine, make_classification
 from sklearn.model_selection import train_test_split
 
 from dsgd import SGDClassifier, SGDRegressor
-from dsgd.local import SGD, Momentum, Objective, Shard, make_shard
+from dsgd.local import SGD, Objective, Shard, make_shard
 from dsgd.local.objective import n_params
 from dsgd.local.shard import EPOCH_BLOCKS, epoch_order, spans
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train.adaptation import missing_factor
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import ASGD, STRATEGIES, BackupWorkers, Downpour, LocalSGD, MinibatchSGD
+from dsgd.sync import STRATEGIES, LocalSGD
 
 LAWS = settings(max_examples=60, deadline=None)
 
@@ -230,40 +229,6 @@ def test_pooled_rates_end_where_steps_would_diverge(loss: str, curvature: float)
         falls = replace(optimizer, schedule="invscaling", power_t=0.5)
         late = 10.0 * 0.5 / (eta0 * curvature * (square + 1.0))
         assert falls.pooled_factor(1e9, square, 100.0) == pytest.approx(max(1.0, late))
-
-
-@pytest.mark.parametrize(
-    ("strategy", "missing"),
-    [
-        (LocalSGD(rates="pooled"), 8**0.75),
-        (MinibatchSGD(16, rates="pooled"), 16**0.75),
-        (BackupWorkers(4, backups=1, rates="pooled"), 7**0.25 * 32**0.75),
-        (Downpour(share=0.05, rates="pooled"), 20 / 8**0.25),
-        (LocalSGD(), 1.0),
-        (MinibatchSGD(16), 1.0),
-        (ASGD(), 1.0),
-    ],
-    ids=repr,
-)
-def test_what_is_missing_is_the_rates_of_one_rank_over_those_of_an_epoch(strategy: Any, missing: float) -> None:
-    """Pooled rates lack the sum of the rates of an epoch of one rank over that of the strategy, and none like 1 / t."""
-    objective = Objective("squared_error", alpha=0.1)
-    assert missing_factor(strategy, SGD(objective, "invscaling", power_t=0.25), 8) == pytest.approx(missing)
-    for other in (SGD(objective, "optimal"), SGD(objective, "constant", rule=Momentum())):
-        assert missing_factor(strategy, other, 8) == 1.0
-
-
-@pytest.mark.parametrize("n_jobs", [2, 4, 8])
-def test_more_ranks_are_no_worse_by_default(n_jobs: int) -> None:
-    """With the default sync the score of a slow regression stays within 0.3 points of one rank's."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((10_000, 8))
-    y = X @ rng.standard_normal(8) / 3 + 0.3 * rng.standard_normal(10_000)
-    one, more = (
-        SGDRegressor(loss="huber", random_state=0, n_jobs=n).fit(X[:8000], y[:8000]).score(X[8000:], y[8000:])
-        for n in (1, n_jobs)
-    )
-    assert abs(more - one) < 0.003
 
 
 @cache

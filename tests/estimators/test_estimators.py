@@ -89,14 +89,6 @@ def test_probabilities(loss, n_classes):
         np.testing.assert_allclose(model.predict_log_proba(X), np.log(proba))
 
 
-def test_no_probabilities_for_hinge(two_classes):
-    """A loss without a probability model has no predict_proba."""
-    model = SGDClassifier(random_state=0).fit(*two_classes)
-    assert not hasattr(model, "predict_proba")
-    with pytest.raises(AttributeError, match="predict_proba"):
-        _ = model.predict_proba
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -117,25 +109,6 @@ def test_partial_fit_goes_on_with_rates_by_minibatch(two_classes, options):
         pieces.partial_fit(X, y, classes=[0, 1])
     np.testing.assert_allclose(pieces.coef_, whole.coef_, rtol=1e-10)
     assert pieces.t_ == whole.t_ == 3 * -(-len(X) // 16) + 1
-
-
-def test_partial_fit_sees_a_class_late(two_classes):
-    """A class announced in the first call may come with a later one; one that was not is refused."""
-    X, y = two_classes
-    model = SGDClassifier(random_state=0).partial_fit(X[y == 0], y[y == 0], classes=[0, 1]).partial_fit(X, y)
-    assert model.score(X, y) > 0.8
-    with pytest.raises(InvalidDataError, match="not in classes"):
-        model.partial_fit(X, y + 5)
-
-
-def test_warm_start(two_classes):
-    """With warm_start a second fit begins at the fitted model; without it, at zero."""
-    X, y = two_classes
-    model = SGDClassifier(max_iter=1, tol=None, random_state=0, warm_start=True, learning_rate="constant", eta0=1e-3)
-    first = model.fit(X, y).coef_.copy()
-    assert np.linalg.norm(model.fit(X, y).coef_) > np.linalg.norm(first)
-    model.set_params(warm_start=False)
-    assert np.array_equal(model.fit(X, y).coef_, first)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -175,29 +148,6 @@ def test_few_rows_train_on_few_threads(make):
     small = X[:150], X[:150, 0] > 0
     one, three = (make(n_jobs=n, random_state=0).fit(*small).coef_ for n in (1, 3))
     np.testing.assert_array_equal(one, three)
-
-
-def test_class_weights_move_the_boundary():
-    """Weighting the rare class up finds more of it."""
-    rng = np.random.default_rng(0)
-    X = np.vstack([rng.normal(0, 1, (950, 2)), rng.normal(1.2, 1, (50, 2))])
-    y = np.r_[np.zeros(950), np.ones(50)]
-    options = {"loss": "log_loss", "alpha": 1e-3, "random_state": 0, "max_iter": 20, "tol": None}
-    plain = SGDClassifier(**options).fit(X, y)
-    balanced = SGDClassifier(**options, class_weight="balanced").fit(X, y)
-    by_hand = SGDClassifier(**options, class_weight={0: 1000 / 1900, 1: 10.0}).fit(X, y)
-    assert balanced.predict(X)[y == 1].mean() > plain.predict(X)[y == 1].mean() + 0.2
-    np.testing.assert_allclose(balanced.coef_, by_hand.coef_)
-
-
-def test_to_sklearn(two_classes, line):
-    """to_sklearn gives the plain estimator with the same predictions."""
-    X, y = two_classes
-    model = SGDClassifier(random_state=0).fit(X, y)
-    assert type(model.to_sklearn()) is PlainClassifier
-    assert np.array_equal(model.to_sklearn().predict(X), model.predict(X))
-    regressor = SGDRegressor(random_state=0).fit(*line)
-    np.testing.assert_allclose(regressor.to_sklearn().predict(line[0]), regressor.predict(line[0]))
 
 
 @pytest.mark.parametrize("average", [False, True, 70])

@@ -6,7 +6,6 @@ import pickle
 import tracemalloc
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -85,14 +84,6 @@ def test_ranks_have_the_same_features_without_a_byte(sync: Any) -> None:
     assert sent[0]["bytes_sent"] > 0
 
 
-def test_a_warm_start_has_its_features() -> None:
-    """A second fit goes on with the features of the first."""
-    X, y = circles()
-    fit = {**FIT, "features": RandomFeatures(300, gamma=2.0), "shuffle": False, "sync": LocalSGD(20), "n_jobs": 2}
-    warm = SGDClassifier(**{**fit, "random_state": None}, warm_start=True).fit(X, y)
-    assert warm.fit(X, y).score(X, y) > 0.97
-
-
 def test_other_features_do_not_continue_a_model() -> None:
     """Where features were changed, neither partial_fit nor a warm start goes on; a new fit begins with them."""
     X, y = circles(200)
@@ -103,16 +94,6 @@ def test_other_features_do_not_continue_a_model() -> None:
             with pytest.raises(InvalidParameterError, match=r"features.*coefficients"):
                 train(X, y)
         assert changed.set_params(warm_start=False).fit(X, y).coef_.shape[1] in (20, 30)
-
-
-def test_features_cost_virtual_seconds_and_dask_arrays_are_predicted_lazily() -> None:
-    """A simulated rank computes longer for more features; blocks of a dask array have the predictions of its rows."""
-    X, y = circles(200)
-    fit = {**FIT, "sync": 20, "client": SimulatedCluster(2, "10GbE")}
-    few, many = (SGDClassifier(**fit, features=RandomFeatures(n, gamma=2.0)).fit(X, y) for n in (10, 2_000))
-    assert many.ledger_.totals()["compute_s"] > 5 * few.ledger_.totals()["compute_s"]
-    lazy = many.predict(da.from_array(X, chunks=(64, 2)))
-    assert np.array_equal(lazy.compute(scheduler="sync"), many.predict(X))
 
 
 def test_scikit_learn_predicts_with_a_pipeline() -> None:

@@ -17,7 +17,6 @@ from dsgd.kernel_approximation import RandomFeatures
 from dsgd.linear_model import Lasso
 from dsgd.model_selection import SGDSearchCV
 from dsgd.preprocessing import ColumnEncoder
-from dsgd.sim import SimulatedCluster
 from gang_cluster import module_client
 
 pd = pytest.importorskip("pandas")
@@ -138,46 +137,6 @@ def test_the_model_keeps_its_encoder(folder: Path) -> None:
     warm = model(warm_start=True).fit(frame, "y")
     assert warm.fit(frame[:50], "y").encoder_.n_samples_seen_ == N
     assert clone(found).fit(frame[:50], "y").encoder_.n_samples_seen_ == 50
-
-
-GRID = {"alpha": [1e-4, 1e-2], "loss": ["hinge", "log_loss"]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("client", [None, SimulatedCluster(3)], ids=["here", "ranks"])
-@pytest.mark.parametrize("form", ["table", "names", "parts", "rows.csv.gz", "rows.feather"])
-def test_a_search_encodes_the_rows_once(folder: Path, form: str, client: Any) -> None:
-    """Its candidates and scores are those on rows encoded before, to the bit, and the best takes tables."""
-    frame = table()
-    weights = frame.w.astype(float)
-    plain = SGDClassifier(random_state=0, client=client)
-    X = ColumnEncoder({"target": "drop"}).fit_transform(frame.drop(columns=["y", "w"]))
-    same = SGDSearchCV(plain, GRID, cv=3).fit(X, frame.y, sample_weight=weights)
-    base = clone(plain).set_params(encoder=ColumnEncoder({"target": "drop"}))
-    given: tuple[Any, ...] = (frame.drop(columns=["y", "w"]), frame.y, weights)
-    if form != "table":
-        given = (frame if form == "names" else folder / form, "y", "w")
-    found = SGDSearchCV(base, GRID, cv=3).fit(given[0], given[1], sample_weight=given[2])
-    for name in ("mean_test_score", "std_test_score", "mean_n_iter"):
-        np.testing.assert_array_equal(found.cv_results_[name], same.cv_results_[name])
-    np.testing.assert_array_equal(found.best_estimator_.coef_, same.best_estimator_.coef_)
-    assert list(found.feature_names_in_) == ["a", "b", "city", "target"]
-    assert found.score(frame, frame.y) == same.score(X, frame.y)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["dask", "parts"])
-def test_workers_search_on_the_rows_that_they_encode(folder: Path, client: Client, form: str) -> None:
-    """Partitions and pieces of files are encoded where they are, and the best takes tables of this process, too."""
-    X = dd.from_pandas(table().drop(columns=["w"]), npartitions=3) if form == "dask" else folder / "parts"
-    base = model(client=client)
-    found = SGDSearchCV(base, {"alpha": [1e-4, 1e4]}, cv=3).fit(X, "y")
-    assert found.best_params_ == {"alpha": 1e-4}
-    assert found.best_score_ > max(0.85, found.cv_results_["mean_test_score"][1])
-    assert found.ledger_.totals()["bytes_sent"] > 0
-    assert found.score(table(), table().y) > 0.85
-    with pytest.raises(IncompatiblePartsError, match="by sums"):
-        SGDSearchCV(base, {"alpha": [1e-4]}, scoring="roc_auc").fit(X, "y")
 
 
 def test_numbers_in_files_need_no_encoder(folder: Path, tmp_path: Path) -> None:

@@ -159,19 +159,6 @@ def test_tables_go_through_the_encoder_of_the_training_rows(tmp_path: Path) -> N
         model.fit(table[["colour", "size"]], table["y"], X_val=validation[["colour"]], y_val=validation["y"])
 
 
-def test_rows_and_names(tables: Any) -> None:
-    """`Rows` are taken in both places; names of columns are compared as in predict."""
-    (X, y), (X_val, y_val) = tables
-    model = SGDClassifier(**FIT, max_iter=3)
-    plain = model.fit(X, y, X_val=X_val, y_val=y_val).history_[:, "valid_score"]
-    assert model.fit(dsgd.Rows(X, y), X_val=dsgd.Rows(X_val, y_val)).history_[:, "valid_score"] == plain
-    names = list("abcdefgh")
-    named, named_val = pd.DataFrame(X, columns=names), pd.DataFrame(X_val, columns=names)
-    assert model.fit(named, y, X_val=named_val, y_val=y_val).history_[:, "valid_score"] == plain
-    with pytest.raises(InvalidDataError, match="feature names should match"):
-        model.fit(named, y, X_val=named_val[names[::-1]], y_val=y_val)
-
-
 def wrong_label(y: np.ndarray) -> np.ndarray:
     return np.where(np.arange(len(y)) == 3, 7, y)
 
@@ -281,6 +268,19 @@ def test_the_history_adds_up_to_the_ledger(tables: Any) -> None:
     totals = model.ledger_.totals()
     spent = (totals["wire_s"] + totals["wait_s"]) / 2
     assert frame["communication_s"].sum() == pytest.approx(spent, rel=0.2, abs=1e-3)
+
+
+def test_rows_and_names(tables: Any) -> None:
+    """`Rows` are taken in both places; names of columns are compared as in predict."""
+    (X, y), (X_val, y_val) = tables
+    model = SGDClassifier(**FIT, max_iter=3)
+    plain = model.fit(X, y, X_val=X_val, y_val=y_val).history_[:, "valid_score"]
+    assert model.fit(dsgd.Rows(X, y), X_val=dsgd.Rows(X_val, y_val)).history_[:, "valid_score"] == plain
+    names = list("abcdefgh")
+    named, named_val = pd.DataFrame(X, columns=names), pd.DataFrame(X_val, columns=names)
+    assert model.fit(named, y, X_val=named_val, y_val=y_val).history_[:, "valid_score"] == plain
+    with pytest.raises(InvalidDataError, match="feature names should match"):
+        model.fit(named, y, X_val=named_val[names[::-1]], y_val=y_val)
 
 
 def test_threads_that_share_a_model(tables: Any) -> None:

@@ -93,17 +93,6 @@ def test_ranks_do_not_visit_neighbours_at_the_same_time():
         assert np.mean(one == other) < 0.05
 
 
-def test_sorted_rows_are_dealt_before_they_are_sent():
-    """Of rows that come one class after the other every rank gets both, unless their order is to be kept."""
-    rng = np.random.default_rng(0)
-    y = np.repeat([0, 1], 400)
-    X = rng.standard_normal((800, 3)) + 1.5 * y[:, None]
-    options = {"max_iter": 5, "tol": None, "random_state": 0, "sync": "one-shot", "client": SimulatedCluster(4)}
-    # A rank that sees one class only learns to say it always: its steps find nothing to correct.
-    losses = {shuffle: SGDClassifier(**options, shuffle=shuffle).fit(X, y).loss_curve_[-1] for shuffle in (False, True)}
-    assert losses[False] < 0.01 < 0.1 < losses[True]
-
-
 @pytest.mark.parametrize("form", ["dense", "sparse", "of another type", "read-only", "every other column"])
 def test_threads_that_read_rows_by_their_numbers_read_what_they_are_given(form):
     """The shards of threads are those of blocks that were cut out before, of arrays that kernels can read or cannot."""

@@ -178,24 +178,6 @@ def test_columns_become_numbers() -> None:
         make_block(t.assign(y="up")[["a", "y"]])
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda **o: SGDClassifier(max_iter=5, tol=None, random_state=0, **o), lambda **o: LinearSVC(**o)],
-    ids=["sgd", "svm"],
-)
-def test_tables_of_all_kinds_train_on_a_cluster_as_here(make: Any, client: Client) -> None:
-    """A dask frame of bools and of numbers that may be missing gives a model, as the same frame of pandas does."""
-    t = table()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        here = make().fit(t[FEATURES], t.y)
-        there = make(client=client).fit(partitions(t)[FEATURES], partitions(t).y)
-        assert here.score(t[FEATURES], t.y) > 0.65
-        assert there.score(partitions(t)[FEATURES], partitions(t).y) > 0.65
-        assert there.score(partitions(t)[FEATURES], t.y) == there.score(t[FEATURES], t.y)
-    assert list(there.feature_names_in_) == FEATURES
-
-
 @pytest.mark.parametrize("column", ["a", "maybe", "count", "part"])
 def test_a_missing_value_names_its_column(column: str, client: Client) -> None:
     """What is missing, as NaN or as NA, in a frame here or on a cluster, is said to be in that column."""
@@ -257,14 +239,6 @@ def test_numbers_in_text_and_in_categories_are_numbers() -> None:
     np.testing.assert_array_equal(found.coef_, same.coef_)
     with pytest.raises(ValueError, match="feature names should match"):
         found.predict(t.rename(columns={"a": "b"}).assign(kind="x"))
-
-
-def test_a_column_without_numbers_is_named_on_a_cluster(client: Client) -> None:
-    """Its dtype is said, and who takes it."""
-    t = table().assign(odd="x")
-    for make in (SGDClassifier, SVC, Lasso):
-        with pytest.raises(InvalidDataError, match=r"column 'odd' has dtype \w+, expected numbers. .* encoder='auto'"):
-            make(client=client).fit(partitions(t)[["a", "odd"]], partitions(t).y)
 
 
 @pytest.mark.slow

@@ -150,28 +150,6 @@ def test_what_cannot_be_read_is_refused(folder: Path, client: Client, tmp_path: 
                 estimator.fit(tmp_path / "holed.parquet", target)
 
 
-def test_texts_of_a_function_are_no_files() -> None:
-    """A kernel that is a function takes rows that look like paths, and tables by name."""
-
-    def same_letter(A: Any, B: Any) -> Any:
-        return np.array([[float(one[0] == other[0]) for other in B] for one in A])
-
-    found = SVC(kernel=same_letter).fit(["a.csv", "b.csv", "a.parquet", "b.parquet"], [0, 1, 0, 1])
-    np.testing.assert_array_equal(found.predict(["a.csv", "b.csv"]), [0, 1])
-    frame = table()[["a", "b", "label"]]
-    linear = SVC(kernel=lambda A, B: A @ B.T).fit(frame, "label")
-    assert linear.score(frame, "label") == SVC(kernel="linear").fit(frame, "label").score(frame, "label")
-
-
-def test_a_path_on_workers_reads_files(folder: Path, client: Client) -> None:
-    """Its estimators know the columns by their names."""
-    path, frame = folder / "label.parquet", table()
-    best = svm_path(path, "label", Cs=[0.1, 1.0], sample_weight="w", client=client).estimator(-1)
-    same = SVC().fit(frame[FEATURES], frame.label, frame.w)
-    assert list(best.feature_names_in_) == FEATURES
-    assert best.score(path, "label") == pytest.approx(same.score(path, "label"), abs=0.01)
-
-
 def test_searches_and_paths_take_them(folder: Path) -> None:
     """`SVMSearchCV`, `svm_path` and `Rows` find what they find on the columns."""
     path, frame = folder / "label.parquet", table()

@@ -207,20 +207,6 @@ def test_a_rank_without_a_loss_does_not_lead(wrong: float) -> None:
     assert take_score(np.zeros(2)) == np.inf
 
 
-@pytest.mark.parametrize("n_groups", [1, 2])
-def test_a_leader_is_not_held_back_by_its_copy(n_groups: int) -> None:
-    """Between exchanges the distance of a leader to itself is zero: whoever leads always goes its own way."""
-    walk, strategy = Walk(4, 7, 6), LeaderSGD(1, n_groups, 0.3, 0.4, 2, proximal=0.2, global_proximal=0.3)
-    losses = lambda k, rank: float(rank)  # noqa: E731
-    before, _, _, _ = exchange(strategy, walk.first, walk.weights, 6, walk, losses)
-    alone = walk.first.copy()
-    for k in range(6):
-        alone = alone + walk.steps[k, 0]
-        np.testing.assert_array_equal(before[k][0], alone)
-        others = walk.first + walk.steps[: k + 1, 1].sum(axis=0)
-        assert k == 0 or not np.allclose(before[k][1], others)
-
-
 def test_groups_of_leaders_are_refused_before_work_starts() -> None:
     """Ranks that cannot communicate in groups raise before their first step."""
     with pytest.raises(IncompatiblePartsError, match="threads of several processes"):

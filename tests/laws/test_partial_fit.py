@@ -12,13 +12,12 @@ from scipy import sparse
 from sklearn.base import clone
 
 from compressors import COMPRESSORS
-from dsgd import Gang, SGDClassifier, SGDRegressor
-from dsgd.comm.topology import Star
+from dsgd import Gang, SGDClassifier
 from dsgd.compress import ErrorFeedback, Layerwise, PowerSGD, RandomK, Sign, TopK
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.local import SAGA, SVRG, Adam, Momentum
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import DPSGD, EASGD, SCAFFOLD, ChocoSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
+from dsgd.sync import EASGD, SCAFFOLD, ChocoSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
 from dsgd.sync import STRATEGIES as STRATEGIES_BY_NAME
 from laws.test_training import problem
 from members import FAMILY, Strategy
@@ -119,34 +118,6 @@ def test_every_way_ends_in_the_bits_of_one_fit(options: dict[str, Any], rows: st
     fewer = SGDClassifier(**{**settings, "n_jobs": 2}, max_iter=2 * EPOCHS, client=Gang(resume_from=tmp_path)).fit(X, y)
     for model in (fewer, parts.partial_fit(X[:50], y[:50])):
         assert model.score(X, y) > 0.4
-
-
-@pytest.mark.parametrize(
-    "strategy", [SlowMo(8, 0.4), DPSGD(8, Star()), LocalSGD(8, compressor=GRADIENTS[-2])], ids=repr
-)
-def test_simulated_ranks_go_on_alike(strategy: Strategy) -> None:
-    """On a simulated cluster calls give the bits that they give on threads; of a regression too."""
-    X, y = problem(100)
-    settings = settings_of(strategy, loss="squared_error")
-    threads = called(SGDRegressor(**settings), X, y.astype(float), EPOCHS)
-    cluster = SimulatedCluster(3, "10GbE")
-    simulated = called(SGDRegressor(**{**settings, "n_jobs": None, "client": cluster}), X, y.astype(float), EPOCHS)
-    assert model_of(simulated) == model_of(threads)
-
-
-def test_the_average_of_the_iterates_goes_on() -> None:
-    """The mean of the iterates is that of one fit; it starts again if averaging was off in between."""
-    X, y = problem(100)
-    settings = settings_of(SlowMo(8, 0.4))
-    whole = SGDClassifier(**settings, average=True, max_iter=EPOCHS).fit(X, y)
-    parts = called(SGDClassifier(**settings, average=True), X, y, EPOCHS)
-    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-10)
-    called(parts.set_params(average=False), X, y)
-    assert not np.allclose(parts.coef_, whole.coef_, rtol=1e-3)
-    last = called(pickle.loads(pickle.dumps(parts)), X, y).coef_
-    # Of one epoch, between the models before and after it and not below both.
-    again = called(parts.set_params(average=True), X, y).coef_
-    assert np.linalg.norm(again - last) < 0.2 * np.linalg.norm(last)
 
 
 def pushed(model: Any, X: Any, y: Any, **changed: Any) -> np.ndarray:

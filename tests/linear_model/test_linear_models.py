@@ -15,11 +15,10 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import dsgd
 from dsgd.collectives import Team
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.linear_model import ElasticNet, Lasso, LogisticRegression, PoissonRegressor, Ridge
-from dsgd.linear_model.columns import Gram, descend_gram, make_columns
+from dsgd.linear_model.columns import Gram, make_columns
 from dsgd.linear_model.problem import LogisticLoss, PoissonLoss, Problem, SquaredLoss, certify
 from dsgd.types import FloatVector
 
@@ -220,25 +219,6 @@ def test_a_matrix_that_grows_is_that_of_all_its_columns(rows: Any, costs: FloatV
     np.testing.assert_allclose(grown.part(chosen[part]), wanted[np.ix_(part, part)], atol=1e-14)
 
 
-def test_extrapolated_passes_need_a_fraction_of_plain_ones() -> None:
-    """On columns that are nearly the same, and the gradient stays that of the weights."""
-    rng = np.random.default_rng(3)
-    rows = rng.standard_normal((60, 1)) + 0.1 * rng.standard_normal((60, 20))
-    gram, aims, l1 = rows.T @ rows, rows.T @ rng.standard_normal(60), 0.1
-
-    def value(weights: FloatVector) -> float:
-        return float(weights @ gram @ weights / 2 - aims @ weights + l1 * np.abs(weights).sum())
-
-    plain = np.zeros(20)
-    for j in np.tile(np.arange(20), 400):
-        aim = plain[j] - (gram[j] @ plain - aims[j]) / gram[j, j]
-        plain[j] = np.sign(aim) * max(abs(aim) - l1 / gram[j, j], 0.0)
-    weights, slopes = np.zeros(20), -aims
-    descend_gram(gram, slopes, weights, l1, 100, 1e-6)
-    np.testing.assert_allclose(slopes, gram @ weights - aims, atol=1e-7)
-    assert value(weights) < value(plain)
-
-
 def test_passes_over_columns_are_those_over_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Working sets that are too wide for a matrix give the same models."""
     y = TARGETS["labels"]
@@ -248,45 +228,6 @@ def test_passes_over_columns_are_those_over_the_matrix(monkeypatch: pytest.Monke
         found = LogisticRegression(l1_ratio=0.6, tol=1e-12).fit(rows, y)
         monkeypatch.undo()
         np.testing.assert_allclose(found.coef_, wanted.coef_, atol=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(N, P), (20, P)])
-def test_conjugate_gradients_and_the_factor_of_rows_are_that_of_columns(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
-) -> None:
-    """All ways to solve a Newton system give the same ridge model; the second shape has fewer rows than columns."""
-    rows, y = X[: shape[0]], TARGETS["values"][: shape[0]]
-    wanted = Ridge(0.5).fit(rows, y).coef_
-    monkeypatch.setattr("dsgd.linear_model.newton._MOST_FACTORED", 25)
-    for given in (rows, sp.csr_matrix(rows)):
-        np.testing.assert_allclose(Ridge(0.5, tol=1e-13).fit(given, y).coef_, wanted, atol=1e-6)
-
-
-def test_alpha_max_gives_zeros() -> None:
-    """At and above the smallest alpha for which zero is optimal, all coefficients are exactly zero; below, not."""
-    y = TARGETS["values"]
-    limit = np.abs((X - X.mean(axis=0)).T @ y).max() / N
-    assert not Lasso(limit * (1 + 1e-12)).fit(X, y).coef_.any()
-    assert Lasso(limit * 0.99, tol=1e-8).fit(X, y).coef_.any()
-
-
-def test_single_precision_and_far_means() -> None:
-    """float32 rows give the model of the same rows in float64; a mean of a million costs no digits that matter."""
-    y = TARGETS["values"]
-    single = X.astype(np.float32)
-    wanted = Lasso(0.05, tol=1e-10).fit(single.astype(np.float64), y).coef_
-    np.testing.assert_allclose(Lasso(0.05, tol=1e-10).fit(single, y).coef_, wanted, atol=1e-6)
-    found = Lasso(0.05, tol=1e-10).fit(np.asfortranarray(X + 1e6), y + 1e6)
-    np.testing.assert_allclose(found.coef_, Lasso(0.05, tol=1e-10).fit(X, y).coef_, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["lasso", "poisson", "logistic l1", "multinomial"])
-def test_a_warm_start_is_at_the_optimum(name: str) -> None:
-    """A fit that begins where one has ended needs a certificate or two."""
-    model, _, y = exact(name)
-    model.set_params(warm_start=True, tol=1e-8)
-    first = model.fit(X, y).n_iter_
-    assert model.fit(X, y).n_iter_ <= 2 < first
 
 
 def test_a_fit_that_stops_early_says_so() -> None:
@@ -344,14 +285,6 @@ def test_numbers_at_the_edge_are_solved_or_refused(name: str, form: Any) -> None
             none.coef_, none.intercept_ = np.zeros_like(model.coef_), 0.0 * model.intercept_
             most = objective(none, X, targets, np.ones(N) if weights is None else weights)
             assert model.dual_gap_ <= 2.0 * model.tol * most
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_saved_models_predict_the_same(name: str, tmp_path: Any) -> None:
-    """`save` and `dsgd.load` keep predictions to the bit."""
-    model, _, y = exact(name)
-    model.fit(X, y).save(tmp_path / "model.dsgd")
-    assert dsgd.load(tmp_path / "model.dsgd").predict(X).tolist() == model.predict(X).tolist()
 
 
 @pytest.mark.parametrize(
@@ -415,3 +348,24 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
     assert len({(*m.coef_.ravel().tolist(), *m.intercept_.tolist(), m.dual_gap_) for m in models}) == 1
     again = models[1].set_params(warm_start=True).fit(rows, y)
     assert again.n_iter_ == 1
+
+
+@pytest.mark.parametrize("shape", [(N, P), (20, P)])
+def test_conjugate_gradients_and_the_factor_of_rows_are_that_of_columns(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
+    """All ways to solve a Newton system give the same ridge model; the second shape has fewer rows than columns."""
+    rows, y = X[: shape[0]], TARGETS["values"][: shape[0]]
+    wanted = Ridge(0.5).fit(rows, y).coef_
+    monkeypatch.setattr("dsgd.linear_model.newton._MOST_FACTORED", 25)
+    for given in (rows, sp.csr_matrix(rows)):
+        np.testing.assert_allclose(Ridge(0.5, tol=1e-13).fit(given, y).coef_, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["lasso", "poisson", "logistic l1", "multinomial"])
+def test_a_warm_start_is_at_the_optimum(name: str) -> None:
+    """A fit that begins where one has ended needs a certificate or two."""
+    model, _, y = exact(name)
+    model.set_params(warm_start=True, tol=1e-8)
+    first = model.fit(X, y).n_iter_
+    assert model.fit(X, y).n_iter_ <= 2 < first

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from dsgd import SGDRegressor
-from dsgd.errors import InvalidParameterError
 from dsgd.kernels.state import CYCLES, cycle_factor
 from dsgd.local import SGD, AbstractCycle, Cyclical, Objective, OneCycle
-from dsgd.local.rules import cycle_of
 
 CASES: list[AbstractCycle] = [
     Cyclical("triangular", 4.0, 7),
@@ -94,23 +90,3 @@ def test_sums_of_rates_are_those_of_the_steps(cycle: AbstractCycle) -> None:
         sum(twin(cycle, int(start) + j) for j in range(int(n))) for start, n in zip(starts, counts, strict=True)
     ]
     np.testing.assert_allclose(sgd.planned_rates(starts, counts), expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", CYCLES)
-def test_names_are_cycles_with_their_defaults(name: str) -> None:
-    """A name is the cycle of that name, in estimators too, which can be cloned and pickled with either."""
-    cycle = cycle_of(name)
-    assert cycle is not None
-    assert cycle.name == name
-    rng = np.random.default_rng(1)
-    X, y = rng.standard_normal((40, 3)), rng.standard_normal(40)
-    models = [SGDRegressor(learning_rate=given, max_iter=2, tol=None, random_state=0) for given in (name, cycle)]
-    by_name, by_object = (pickle.loads(pickle.dumps(clone(model).fit(X, y))) for model in models)
-    np.testing.assert_array_equal(by_name.coef_, by_object.coef_)
-    assert cycle_of("constant") is None
-
-
-def test_a_wrong_name_lists_the_cycles() -> None:
-    """With the schedules, by name."""
-    with pytest.raises(InvalidParameterError, match="'one_cycle'"):
-        SGDRegressor(learning_rate="cyclic").fit([[0.0]], [1.0])

@@ -153,17 +153,6 @@ def test_the_expected_step_is_that_of_the_mean_gradient(loss: str) -> None:
     np.testing.assert_allclose(sum(p[row] * step for row, step in seen.items()), expected, rtol=1e-10, atol=1e-13)
 
 
-def test_draws_are_uniform_where_nothing_says_otherwise() -> None:
-    """With a share of one, and without any gradient, every row weighs the same."""
-    X, y, _ = problem()
-    shard = make_shard(X, y, shuffle=False)
-    for sampling, loss in ((Importance(1.0), "log_loss"), (Importance(0.3), "perceptron")):
-        target = shard if loss == "log_loss" else make_shard(np.zeros((60, 5)), y, shuffle=False)
-        objective = Objective(loss, None, fit_intercept=False)
-        _, state = begun(SGD(objective, "constant", sampling=sampling), target, 2)
-        assert np.all(np.abs(state.sampling.scales) == 1.0)
-
-
 @pytest.mark.parametrize("sync", [LocalSGD(8), MinibatchSGD(12), DPSGD(8), ASGD(4)], ids=repr)
 def test_ranks_draw_from_their_own_rows(sync: Any) -> None:
     """Ranks of any strategy learn with drawn rows, and threads and simulated ranks end in the same bits."""
@@ -183,18 +172,6 @@ def test_a_rule_steps_on_drawn_batches() -> None:
     local = SGDClassifier(**fit, optimizer=Momentum(0.0, batch=12)).fit(X, y)
     exchanged = SGDClassifier(**fit, sync=MinibatchSGD(batch=12)).fit(X, y)
     np.testing.assert_allclose(local.coef_, exchanged.coef_, rtol=1e-12)
-
-
-@pytest.mark.parametrize("schedule", ["pegasos", "per_epoch"])
-def test_rates_that_wipe_the_model_wipe_it(schedule: str) -> None:
-    """Where the penalty shrinks all weights to zero, dense and sparse rows give the same model."""
-    X, y, _ = problem()
-    found = []
-    for rows in (X, sp.csr_array(X)):
-        shard = make_shard(rows, y, shuffle=False)
-        objective = Objective("hinge", "l2", 0.1, fit_intercept=False)
-        found.append(begun(SGD(objective, schedule, sampling=Importance(0.5)), shard, 2)[0])
-    np.testing.assert_allclose(*found, rtol=1e-9)
 
 
 @pytest.mark.parametrize(

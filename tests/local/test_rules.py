@@ -13,9 +13,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import LARS, SGD, AbstractRule, Adagrad, Adam, Momentum, Objective, make_shard
 from dsgd.local.objective import n_params
-from dsgd.runtime import run_on_threads
-from dsgd.runtime.train import TrainData, TrainJob, train
-from dsgd.sync import DESLOC, SCAFFOLD, AnytimeSGD, LocalSGD, MinibatchSGD, carry_over
+from dsgd.sync import SCAFFOLD, AnytimeSGD, LocalSGD, MinibatchSGD, carry_over
 from gangs import run_gang
 from reference.rules import minibatches
 
@@ -96,60 +94,6 @@ def test_what_becomes_of_momentum(policy: Any) -> None:
 
     expected = {"keep": (1.0, 2.0), "zero": (0.0, 0.0), "average": (1.75, 1.75)}[policy]
     assert [float(memory[0]) for memory in run_gang("inproc", 2, program)] == list(expected)
-
-
-@pytest.mark.parametrize("periods", [(1, 1), (2, 3), (5, 2)])
-def test_moments_are_averaged_at_periods_of_their_own(periods: tuple[int, int]) -> None:
-    """Models, first and second moments of Adam meet at three periods, as in plain numpy."""
-    X, y, _ = rows(120)
-    parts, beta1, beta2, epsilon = [slice(0, 60), slice(60, 120)], 0.8, 0.95, 1e-6
-    x, u, v, t = np.zeros((2, 6)), np.zeros((2, 6)), np.zeros((2, 6)), 0
-    for averages, start in enumerate([0, 15, 30, 45] * 3, 1):
-        for first in range(start, start + 15, 5):
-            t += 1
-            for rank, part in enumerate(parts):
-                batch, target = X[part][first : first + 5], y[part][first : first + 5]
-                slope = -target / (1.0 + np.exp(target * (batch @ x[rank, :5] + x[rank, 5]))) / 5
-                g = np.r_[batch.T @ slope + 0.05 * x[rank, :5], slope.sum()]
-                u[rank] = beta1 * u[rank] + (1 - beta1) * g
-                v[rank] = beta2 * v[rank] + (1 - beta2) * g**2
-                x[rank] -= 0.1 * u[rank] / (1 - beta1**t) / (np.sqrt(v[rank] / (1 - beta2**t)) + epsilon)
-        for vectors, period in ((x, 1), (u, periods[0]), (v, periods[1])):
-            if averages % period == 0:
-                vectors[:] = vectors.mean(axis=0)
-
-    sgd = SGD(Objective("log_loss", "l2", 0.05), "constant", eta0=0.1, rule=Adam(beta1, beta2, epsilon, batch=5))
-    job = TrainJob(sgd, DESLOC(15, *periods), np.zeros(n_params(5, 1)), max_iter=3, tol=None, n_iter_no_change=5)
-    data = [TrainData(make_shard(X[part], y[part], shuffle=False)) for part in parts]
-    result = run_on_threads(train, data, (job,)).value
-    np.testing.assert_allclose(result.params, x[0], rtol=1e-9, atol=1e-12)
-
-
-def test_moments_that_meet_seldom_send_half_of_local_adam() -> None:
-    """Over six averages 6 + 2 + 1 vectors are sent and not 18, beside the counts of steps."""
-    X, y, _ = rows(240)
-    fit = {"max_iter": 1, "tol": None, "n_jobs": 2, "random_state": 0, "optimizer": Adam(batch=5)}
-    sent = [
-        SGDClassifier(**fit, sync=sync).fit(X, y).ledger_.totals()["bytes_sent"]
-        for sync in (DESLOC(20), LocalSGD(20, momentum="average"), LocalSGD(20))
-    ]
-    vector, counts = sent[2] / 6, (sent[1] - 3 * sent[2]) / 6
-    assert sent[0] == 9 * vector + counts
-
-
-def test_policies_differ_where_models_are_averaged() -> None:
-    """The three policies give three models, and an average of the memory costs its bytes."""
-    X, y, _ = rows(200)
-    fit = {"learning_rate": "constant", "eta0": 0.01, "max_iter": 2, "tol": None, "n_jobs": 2, "random_state": 0}
-    models = {
-        policy: SGDClassifier(**fit, sync=LocalSGD(every=20, momentum=policy), optimizer=Momentum(0.9, batch=5)).fit(
-            X, y
-        )
-        for policy in ("keep", "zero", "average")
-    }
-    assert len({model.coef_.tobytes() for model in models.values()}) == 3
-    sent = {policy: model.ledger_.totals()["bytes_sent"] for policy, model in models.items()}
-    assert sent["keep"] == sent["zero"] < sent["average"]
 
 
 def test_the_rate_warms_up_to_the_scale_of_the_batch() -> None:

@@ -1,6 +1,5 @@
 """The local optimiser against its plain-numpy twin, against itself in other forms, and against scikit-learn."""
 
-import pickle
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -200,23 +199,6 @@ def test_gradient_equals_its_twin(loss, sparse):
     assert state.n_seen == 36
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_gradient_of_outputs_equals_separate_gradients(sparse):
-    """The gradient of K outputs is the K binary gradients, in the layout of the parameters."""
-    k = 4
-    X, y, weights = problem(n_outputs=k, density=0.5)
-    coef, intercept = np.random.default_rng(2).standard_normal((k, N_FEATURES)), np.arange(k) / 3
-    params = pack(coef, intercept, sparse=sparse)
-    shard = make_shard(sp.csr_array(X) if sparse else X, y, weights, shuffle=False)
-    optimizer = make("log_loss", n_outputs=k)
-    out = np.empty_like(params)
-    optimizer.gradient(params, shard, 0, N_ROWS, out, optimizer.init(shard))
-    got = np.column_stack(unpack(out, N_FEATURES, k, sparse=sparse))
-    for c in range(k):
-        y_c = np.where(y == c, 1.0, -1.0)
-        np.testing.assert_allclose(got[c], twin.gradient(X, y_c, weights, coef[c], intercept[c], "log_loss", 0.1))
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_a_step_on_one_row_equals_a_run_on_it(penalty, schedule):
@@ -289,30 +271,6 @@ def test_evaluation_equals_numpy(n_outputs, sparse):
     halves = evaluate(pack(coef, intercept, sparse=sparse), shard, objective, 0, 20).as_vector()
     halves += evaluate(pack(coef, intercept, sparse=sparse), shard, objective, 20).as_vector()
     np.testing.assert_allclose(halves, found.as_vector())
-
-
-def test_r2_equals_scikit_learns():
-    """Evaluating a regression gives scikit-learn's weighted coefficient of determination."""
-    X, y, weights = problem(task="regression")
-    optimizer = make("squared_error", schedule="constant")
-    shard = make_shard(X, y, weights, shuffle=False)
-    params, _ = train(optimizer, shard)
-    peer = SGDRegressor().fit(X, y)
-    peer.coef_, peer.intercept_ = params[:-1], params[-1:]
-    assert evaluate(params, shard, optimizer.objective).r2 == pytest.approx(peer.score(X, y, weights))
-
-
-def test_state_and_optimizer_pickle():
-    """Training continues from a pickled state as if nothing had happened."""
-    X, y, weights = problem()
-    shard = make_shard(X, y, weights)
-    optimizer = make(penalty="elasticnet", average=5)
-    params, state = train(optimizer, shard)
-    copy = pickle.loads(pickle.dumps((optimizer, params, state, shard)))
-    optimizer.run(params, shard, 0, N_ROWS, state)
-    copy[0].run(copy[1], copy[3], 0, N_ROWS, copy[2])
-    np.testing.assert_array_equal(copy[1], params)
-    np.testing.assert_array_equal(copy[2].averaged, state.averaged)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -14,7 +14,6 @@ from sklearn.base import clone
 
 from dsgd import Rows, SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
-from dsgd.local.shard import spans
 from dsgd.model_selection import SGDSearchCV, ranks
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import DPSGD, EpochAveraging, LocalSGD
@@ -115,41 +114,6 @@ def test_every_column_is_a_fit_of_as_many_ranks(models, estimator, grid, data):
     np.testing.assert_allclose(search.cv_results_["mean_rounds"], rounds, rtol=1e-12)
     # Every message has a header: a fit has one for itself, a search one for all columns.
     assert (search.cv_results_["mean_bytes_sent"] <= sent).all()
-
-
-def test_of_shuffled_arrays_each_row_keeps_its_part(models):
-    """Arrays of this process are dealt to ranks at random: scores on all rows are those of the models there."""
-    model = SGDRegressor(random_state=3, max_iter=4, sync=40, client=SimulatedCluster(3))
-    search = SGDSearchCV(model, {"loss": ["squared_error", "poisson"]}, cv=SPLITS, refit=False, return_train_score=True)
-    y = np.exp(SIGNAL / 4)
-    search.fit(X, y, sample_weight=WEIGHTS)
-    for number, found in enumerate(models):
-        known = SGDRegressor(**search.cv_results_["params"][number // 3]).fit(X[:10], y[:10])
-        known.coef_, known.intercept_ = found.coef[0], found.intercept
-        for kind, rows in zip(("train", "test"), SPLITS[number % 3], strict=True):
-            score = search.cv_results_[f"split{number % 3}_{kind}_score"][number // 3]
-            assert score == pytest.approx(known.score(X[rows], y[rows], WEIGHTS[rows]))
-
-
-def test_rounds_of_shuffled_rows_have_the_same_steps(monkeypatch):
-    """In whatever order a rank walks its rows, each round of a split has as many of its training rows, but for one."""
-    steps = []
-
-    class Counted(ranks.SharedTraining):
-        def _places(self, number, rounds):
-            places = super()._places(number, rounds)
-            walk = np.concatenate([np.arange(low, high) for low, high in spans(self._order, 0, self._shard.n_rows)])
-            assert (np.sort(walk) == np.arange(self._shard.n_rows)).all()
-            trained = self._kept[number][walk] != 0
-            steps.append([np.count_nonzero(trained[low:high]) for low, high in pairwise(places)])
-            assert sum(steps[-1]) == np.count_nonzero(trained)
-            return places
-
-    monkeypatch.setattr(ranks, "SharedTraining", Counted)
-    model = SGDClassifier(random_state=1, max_iter=3, tol=None, sync=LocalSGD(9), client=SimulatedCluster(2))
-    SGDSearchCV(model, {"alpha": [1e-2]}, cv=SPLITS, refit=False).fit(X, Y)
-    assert len(steps) == 2 * 3 * len(SPLITS)
-    assert all(len(each) > 5 and max(each) - min(each) <= 1 for each in steps)
 
 
 def test_periods_by_default_are_those_of_a_fit_on_as_sparse_rows():

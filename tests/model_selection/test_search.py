@@ -15,7 +15,6 @@ from sklearn.linear_model import SGDClassifier as PlainSGDClassifier
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterSampler, ShuffleSplit
 
-import dsgd
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.kernels.columns import _log_loss
@@ -189,16 +188,6 @@ def test_a_column_has_the_same_bits_in_any_panel(n_threads):
     assert sorted(column.model for panel in panels for column in panel.columns) == list(range(1, 96, 2))
 
 
-def test_the_shuffled_order_is_that_of_a_fit_on_all_rows():
-    """A fold that holds out rows of weight zero, which a fit never visits, has the model of that fit."""
-    model = SGDClassifier(random_state=3, max_iter=5, tol=None)
-    weights = np.ones(N)
-    weights[300:] = 0.0
-    cv = [(np.arange(N), np.arange(N))]
-    search = SGDSearchCV(model, {"alpha": [1e-3]}, cv=cv).fit(X, Y, sample_weight=weights)
-    assert search.cv_results_["split0_test_score"][0] == pytest.approx(search.best_estimator_.score(X[:300], Y[:300]))
-
-
 def test_threads_and_files_change_no_bit():
     """Any number of threads, and rows in a file, give the same results."""
     model, grid = SGDClassifier(random_state=0, max_iter=5, tol=None, loss="log_loss"), {"alpha": np.logspace(-5, 1, 9)}
@@ -240,21 +229,6 @@ def test_weights_count_in_scores_of_any_scorer():
     )
     assert search.cv_results_["split0_test_score"][0] == pytest.approx(expected, abs=1e-6)
     assert expected != pytest.approx(plain, abs=1e-6)
-
-
-def test_any_splitter_and_any_candidates():
-    """Groups, splits that overlap and sampled candidates are those of scikit-learn."""
-    groups = np.arange(N) // 20
-    sampler = ParameterSampler({"alpha": np.logspace(-4, 0, 50), "loss": ["hinge", "log_loss"]}, 4, random_state=1)
-    listed = [{name: [value] for name, value in each.items()} for each in sampler]
-    overlapping = ShuffleSplit(3, test_size=0.3, train_size=0.4, random_state=0).split(X)
-    splitters = ((GroupKFold(4), groups), ([(np.sort(train), test) for train, test in overlapping], None))
-    for cv, kinds in splitters:
-        ours = SGDSearchCV(CLASSIFIER, sampler, cv=cv).fit(X, Y, groups=kinds)
-        theirs = GridSearchCV(CLASSIFIER, listed, cv=cv).fit(X, Y, groups=kinds)
-        np.testing.assert_allclose(
-            ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-12
-        )
 
 
 @pytest.mark.slow
@@ -302,10 +276,26 @@ def test_the_log_loss_of_columns_is_the_log_loss():
     np.testing.assert_allclose(found[:, 2], expected[:, 1], rtol=1e-15, atol=1e-27)
 
 
-def test_kept_rows_are_searched_on():
-    """`Rows` give the results of the arrays inside."""
-    rows = dsgd.Rows(X, Y)
-    model = SGDClassifier(random_state=0)
-    ours, expected = (SGDSearchCV(model, {"alpha": [1e-3, 1]}).fit(*data) for data in ((rows,), (X, Y)))
-    np.testing.assert_array_equal(ours.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"])
-    np.testing.assert_array_equal(ours.predict(X), expected.predict(X))
+def test_the_shuffled_order_is_that_of_a_fit_on_all_rows():
+    """A fold that holds out rows of weight zero, which a fit never visits, has the model of that fit."""
+    model = SGDClassifier(random_state=3, max_iter=5, tol=None)
+    weights = np.ones(N)
+    weights[300:] = 0.0
+    cv = [(np.arange(N), np.arange(N))]
+    search = SGDSearchCV(model, {"alpha": [1e-3]}, cv=cv).fit(X, Y, sample_weight=weights)
+    assert search.cv_results_["split0_test_score"][0] == pytest.approx(search.best_estimator_.score(X[:300], Y[:300]))
+
+
+def test_any_splitter_and_any_candidates():
+    """Groups, splits that overlap and sampled candidates are those of scikit-learn."""
+    groups = np.arange(N) // 20
+    sampler = ParameterSampler({"alpha": np.logspace(-4, 0, 50), "loss": ["hinge", "log_loss"]}, 4, random_state=1)
+    listed = [{name: [value] for name, value in each.items()} for each in sampler]
+    overlapping = ShuffleSplit(3, test_size=0.3, train_size=0.4, random_state=0).split(X)
+    splitters = ((GroupKFold(4), groups), ([(np.sort(train), test) for train, test in overlapping], None))
+    for cv, kinds in splitters:
+        ours = SGDSearchCV(CLASSIFIER, sampler, cv=cv).fit(X, Y, groups=kinds)
+        theirs = GridSearchCV(CLASSIFIER, listed, cv=cv).fit(X, Y, groups=kinds)
+        np.testing.assert_allclose(
+            ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"], rtol=1e-12
+        )

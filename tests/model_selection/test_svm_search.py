@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from sklearn import svm
 from sklearn.exceptions import FitFailedWarning
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import GridSearchCV, GroupKFold, ParameterSampler
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -96,48 +96,6 @@ def test_weights_count_in_training_and_in_scores(route):
             assert found == pytest.approx(model.score(X[test], Y[test], WEIGHTS[test]))
 
 
-def test_a_machine_inside_its_bounds_is_neither_solved_nor_scored_again(route, monkeypatch):
-    """Beyond the largest variable all C have one model, which scikit-learn confirms; bounds of weights count."""
-    seen = []
-
-    def scorer(model, rows, targets):
-        seen.append(model.C)
-        return model.score(rows, targets)
-
-    Cs, split = [1e6, 1e-2, 1e4, 1e5], [(np.arange(N), np.arange(N))]
-    weights = np.r_[1e-4, np.ones(N - 1)]
-    for sample_weight, n_scored in ((None, 2), (weights, 3)):
-        seen.clear()
-        search = SVMSearchCV(SVC(gamma=2.0, tol=1e-8), {"C": Cs}, cv=split, scoring=scorer, refit=False)
-        search.fit(X, Y, sample_weight=sample_weight)
-        assert len(seen) == n_scored
-        found = search.cv_results_["split0_test_score"]
-        expected = [svm.SVC(gamma=2.0, C=C).fit(X, Y, sample_weight).score(X, Y) for C in Cs]
-        np.testing.assert_allclose(found, expected)
-
-
-def test_threads_change_no_score():
-    """Chains side by side have the scores of chains one after another."""
-    results = [
-        SVMSearchCV(SVC(), GRID, cv=4, n_jobs=n_jobs).fit(X, Y3).cv_results_["mean_test_score"] for n_jobs in (1, 3)
-    ]
-    np.testing.assert_array_equal(*results)
-
-
-def test_any_splitter_and_any_candidates():
-    """Groups and sampled candidates, of which some have all in common but C, are those of scikit-learn."""
-    groups = np.arange(N) // 20
-    sampler = ParameterSampler({"C": [0.1, 1.0, 10.0], "gamma": [0.1, 1.0], "degree": [2, 3]}, 7, random_state=1)
-    listed = [{name: [value] for name, value in each.items()} for each in sampler]
-    ours = SVMSearchCV(SVC(tol=1e-7), sampler, cv=GroupKFold(4)).fit(X, Y, groups=groups)
-    theirs = GridSearchCV(SVC(tol=1e-7), listed, cv=GroupKFold(4)).fit(X, Y, groups=groups)
-    np.testing.assert_allclose(ours.cv_results_["mean_test_score"], theirs.cv_results_["mean_test_score"])
-    assert ours.best_params_ == theirs.best_params_
-    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
-    np.testing.assert_array_equal(ours.classes_, ["no", "yes"])
-    assert ours.score(X, Y) == theirs.score(X, Y)
-
-
 def test_a_model_that_cannot_be_trained_has_the_error_score(route):
     """Other folds go on, a warning says how many failed; "raise" raises, and so does a search that has no model."""
     one_class, all_rows = np.flatnonzero(Y == "no"), np.arange(N)
@@ -179,3 +137,11 @@ def test_problems_take_the_route_that_suits_their_rows():
     assert not chains.follows_path(SVC(probability="sigmoid"), many // 5, 8)
     assert not chains.follows_path(SVC(solver="pairwise"), many // 5, 8)
     assert chains.follows_path(SVR(), many, 8)
+
+
+def test_threads_change_no_score():
+    """Chains side by side have the scores of chains one after another."""
+    results = [
+        SVMSearchCV(SVC(), GRID, cv=4, n_jobs=n_jobs).fit(X, Y3).cv_results_["mean_test_score"] for n_jobs in (1, 3)
+    ]
+    np.testing.assert_array_equal(*results)

@@ -182,16 +182,6 @@ def test_dates_have_a_time_and_cycles() -> None:
     np.testing.assert_array_equal(found[2], [0] * 7 + [1])
 
 
-def test_whole_numbers_are_categories_however_they_are_stored() -> None:
-    """Integers that a library has to store as floats, as some are missing, are the same categories as integers."""
-    whole = pd.DataFrame({"zip": [10, 20, 10, 30]})
-    gaps = pd.DataFrame({"zip": [10.0, None, 20.0]})
-    for role in ("onehot", "hash"):
-        encoder = ColumnEncoder({"zip": role}, n_hashed=64).fit(whole)
-        found = encoder.transform(gaps).toarray()
-        np.testing.assert_array_equal(found[[0, 2]], encoder.transform(whole).toarray()[[0, 1]])
-
-
 def test_it_is_a_transformer_that_can_be_pickled() -> None:
     """A pickle transforms as the original, and arrays of numbers and objects are tables with columns x0, x1."""
     rows = table()
@@ -367,15 +357,3 @@ def test_standardised_numbers_can_be_clipped() -> None:
     assert bound.transform(low)[0, 0] == -1.5
     with pytest.raises(InvalidParameterError, match="clip"):
         ColumnEncoder(clip=0).fit(frame)
-
-
-def test_a_pickle_from_before_a_parameter_is_of_use() -> None:
-    """An encoder that was pickled before it had `clip` shows itself, and transforms as it did."""
-    encoder, rows = ColumnEncoder().fit(table()), table(9, seed=1)
-    shown, found = repr(encoder), encoder.transform(rows)
-    del encoder.__dict__["clip"]
-    for numbers in encoder._layout.numbers:
-        del numbers.__dict__["limit"]
-    old = pickle.loads(pickle.dumps(encoder))
-    assert repr(old) == shown
-    assert abs(old.transform(rows) - found).max() == 0

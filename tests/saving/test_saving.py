@@ -110,33 +110,6 @@ def test_a_loaded_model_is_the_saved_one(name: str, form: str, tmp_path: Path) -
     check_equal(through(MODELS[name](), tmp_path), MODELS[name]())  # and before it is fitted
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.slow
-def test_models_of_tables_keep_their_encoders(tmp_path: Path) -> None:
-    """An encoder of mixed columns comes back with the model, and training goes on from there with the same bits."""
-    pandas = pytest.importorskip("pandas")
-    rng = np.random.default_rng(0)
-    frame = pandas.DataFrame(
-        {
-            "size": np.where(rng.random(N) < 0.2, np.nan, rng.normal(3, 2, N)),
-            "city": rng.choice(["Oslo", "Rome", "Älvängen", None], N, p=[0.5, 0.4, 0.02, 0.08]),
-            "when": pandas.date_range("2026-01-01", periods=N, freq="7h"),
-            "note": rng.choice(["late and wet", "dry"], N),
-        }
-    )
-    encoder = ColumnEncoder({"note": "text"}, n_hashed=64, min_frequency=3)
-    labels = rng.choice(["a", "b", "c"], N).astype(object)
-    model = SGDClassifier(encoder=encoder, random_state=0, sync="slowmo", n_jobs=2).partial_fit(
-        frame, labels, classes=np.unique(labels)
-    )
-    found = through(model, tmp_path)
-    check_equal(found, model, frame)
-    check_equal(through(model.encoder_, tmp_path), model.encoder_, frame)
-    assert found.predict(frame).dtype == object
-    assert found.feature_names_in_.tolist() == list(frame)
-    check_equal(found.partial_fit(frame, labels), model.partial_fit(frame, labels), frame)
-
-
 @pytest.mark.parametrize(
     "labels",
     [

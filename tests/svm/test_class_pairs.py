@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from itertools import combinations
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits, make_classification
-from sklearn.metrics.pairwise import pairwise_kernels
 
-from dsgd.errors import InvalidDataError
 from dsgd.svm import SVC, NuSVC
 from dsgd.svm.estimators.pairs import PairTrainer
 from dsgd.svm.kernel_solver import pairs as small_pairs
-from dsgd.svm.kernel_solver import solve as solving
 from dsgd.svm.kernel_solver.pairs import OPEN, PROVEN
 from dsgd.svm.kernel_solver.problem import Counts, Dual, conclude, tell
 from dsgd.svm.kernels.functions import Kernel
-from reference.svm import dual_gap
 
 
 def _classes(n=240, k=6, d=5):
@@ -85,56 +79,6 @@ def test_machines_are_those_of_the_solver_of_one_problem(monkeypatch, make, opti
         assert apart.n_kernel_evaluations_ != model.n_kernel_evaluations_
 
 
-@pytest.mark.parametrize("kind", ["csr", "precomputed", "callable", "sparse rows"])
-def test_other_rows_give_the_same_machines(kind):
-    """Rows in another form, given values and callables give the machines of dense rows."""
-    X, y = _classes()
-    if kind == "sparse rows":  # so wide and empty that they are multiplied as such
-        X = np.hstack([X, np.zeros((len(X), 500))])
-    plain = SVC(gamma=0.1, tol=1e-8).fit(X, y)
-    if kind in {"csr", "sparse rows"}:
-        model, rows = SVC(gamma=0.1, tol=1e-8).fit(sp.csr_matrix(X), y), sp.csr_matrix(X)
-    elif kind == "precomputed":
-        rows = pairwise_kernels(X, metric="rbf", gamma=0.1)
-        model = SVC(kernel="precomputed", tol=1e-8).fit(rows, y)
-        frozen = rows.copy()
-        frozen.flags.writeable = False
-        assert SVC(kernel="precomputed", tol=1e-8).fit(frozen, y).dual_objective_ == pytest.approx(
-            model.dual_objective_
-        )
-    else:
-        rows, model = X, SVC(kernel=lambda a, b: pairwise_kernels(a, b, metric="rbf", gamma=0.1), tol=1e-8).fit(X, y)
-    np.testing.assert_array_equal(model.support_, plain.support_)
-    np.testing.assert_allclose(model.decision_function(rows), plain.decision_function(X), atol=1e-5)
-
-
-def test_a_callable_kernel_finds_the_machine_of_the_named_one():
-    """On few rows a kernel gives the same numbers to rounding, whether it is named or a function."""
-    X, y = _classes(n=150, k=4)
-    named = SVC(gamma=0.1).fit(X, y)
-    other = SVC(kernel=lambda a, b: pairwise_kernels(a, b, metric="rbf", gamma=0.1)).fit(X, y)
-    np.testing.assert_array_equal(other.n_iter_, named.n_iter_)
-    np.testing.assert_allclose(other.intercept_, named.intercept_, rtol=1e-9)
-
-
-@pytest.mark.parametrize("C", [0.01, 1.0, 1e4])
-def test_what_a_machine_says_of_itself_is_so(C):
-    """The gap told is that of the returned coefficients, computed by plain numpy over all samples of each pair."""
-    X, y = load_digits(return_X_y=True)
-    model = SVC(C=C).fit(X, y)
-    K = pairwise_kernels(X, metric="rbf", gamma=model._gamma)
-    betas, worst = np.zeros((45, len(y))), -np.inf
-    betas[:, model.support_] = model._pair_coefs().T
-    for beta, (a, b) in zip(betas, combinations(range(10), 2), strict=True):
-        rows = np.flatnonzero((y == a) | (y == b))
-        signs = np.where(y[rows] == a, 1.0, -1.0)
-        args = K[np.ix_(rows, rows)], signs, -np.ones(len(rows)), np.full(len(rows), C), signs * beta[rows]
-        worst = max(worst, dual_gap(*args))
-    assert model.converged_
-    assert model.gap_ == pytest.approx(worst, rel=1e-5, abs=1e-9)
-    assert worst < 1e-3
-
-
 def test_a_pair_left_open_goes_on(monkeypatch):
     """If a call may take only three steps, the next call continues each pair, and all steps count."""
     X, y = _classes()
@@ -149,26 +93,6 @@ def test_a_pair_left_open_goes_on(monkeypatch):
     np.testing.assert_array_equal(short.n_iter_, 3 + elsewhere)
     assert short.dual_objective_ == pytest.approx(model.dual_objective_, rel=1e-8)
     assert [record.event for record in short.elimination_history_[0]].count("verify") >= 1
-
-
-@pytest.mark.parametrize("max_iter", [0, 1, 20])
-def test_max_iter_holds_for_each_pair(max_iter):
-    """No pair takes more steps than it may, and a fit that needs more says so."""
-    X, y = _classes()
-    with pytest.warns(UserWarning, match="max_iter"):
-        model = SVC(C=100.0, max_iter=max_iter).fit(X, y)
-    assert (model.n_iter_ <= max_iter).all()
-    assert not model.converged_
-    assert model.gap_ > 1e-3
-
-
-@pytest.mark.parametrize("options", [{"kernel": "poly", "degree": 80, "gamma": 1e6}, {"kernel": "linear"}])
-def test_values_that_are_not_finite_are_refused(options):
-    """Overflowing kernel values end in an error that names them, never in a machine."""
-    X, y = _classes()
-    scale = 1e200 if options["kernel"] == "linear" else 1.0
-    with pytest.raises(InvalidDataError, match="finite"):
-        SVC(**options).fit(X * scale, y)
 
 
 def test_threads_do_not_change_a_bit():
@@ -191,20 +115,6 @@ def test_what_is_held_stays_within_the_cache():
         if pairs.takes((0, 1)):
             assert pairs._own.nbytes <= most // 2
     assert pairs._own.nbytes == 8 * (np.bincount(codes) ** 2).sum()
-
-
-def test_a_large_class_is_solved_as_before(monkeypatch):
-    """A pair of more samples than a call may hold is solved by blocks, the others by calls."""
-    rng = np.random.default_rng(0)
-    y = np.repeat([0, 1, 2, 3, 4], [330, 40, 40, 40, 40])
-    X = rng.normal(size=(len(y), 3)) + y[:, None]
-    monkeypatch.setattr(small_pairs, "_LARGEST", 300)
-    monkeypatch.setattr(solving, "LARGEST_DIRECT", 300)
-    seen = _watch(monkeypatch)
-    model = SVC().fit(X, y)
-    assert len(seen) == 6
-    other = _one_by_one(SVC(), X, y)
-    assert model.dual_objective_ == pytest.approx(other.dual_objective_, rel=1e-4)
 
 
 @given(seed=st.integers(0, 10**6), by_sign=st.booleans(), n=st.integers(2, 40), kinds=st.sampled_from([1, 2, 3]))

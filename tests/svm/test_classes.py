@@ -7,7 +7,6 @@ import pytest
 from sklearn import linear_model as plain_linear
 from sklearn import svm as plain
 from sklearn.base import clone
-from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import KFold, cross_val_predict
 
 from dsgd import SGDClassifier
@@ -139,19 +138,3 @@ def test_a_path_forgets_classes_without_weight():
         point = path.points[number]
         other = SVC(C=point.C, gamma=point.gamma).fit(X[Y != 1], Y[Y != 1])
         np.testing.assert_array_equal(path.estimator(number).predict(X), other.predict(X))
-
-
-@pytest.mark.filterwarnings("ignore:The margin between")
-@pytest.mark.parametrize("labels", [[0, 1, 2], [0, 2]], ids=["several", "two"])
-@pytest.mark.parametrize("model", CLASSIFIERS, ids=name_of)
-def test_bootstraps_may_miss_a_class(model, labels):
-    """Bagging weighs rows that are not drawn with zero, and so now and then all of a rare class, or all but one."""
-    y = np.where(np.arange(60) < 58, np.arange(60) % (len(labels) - 1), 2)
-    if isinstance(model, NuSVC):
-        model = NuSVC(nu=0.02)  # what the rare class can bear
-    bag = BaggingClassifier(model, n_estimators=10, random_state=0)
-    if len(labels) == 2 and isinstance(model, SVC | NuSVC):
-        with pytest.raises(InvalidDataError, match="same class"):  # as LIBSVM
-            bag.fit(X, y)
-    else:
-        assert set(bag.fit(X, y).predict(X)) <= set(labels)

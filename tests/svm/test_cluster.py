@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.datasets import dump_svmlight_file, make_classification, make_regression
 from sklearn.exceptions import ConvergenceWarning
 
-from dsgd import Gang, SGDClassifier
+from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.linear_model import LogisticRegression
 from dsgd.model_selection import SVMSearchCV
@@ -37,11 +37,6 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     """Three classes with names, 240 rows."""
     X, y = make_classification(240, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=0)
     return X, np.array(["ape", "bee", "cat"])[y]
-
-
-def linear_by_hand(A, B):
-    """Return the values of a linear kernel."""
-    return np.asarray((A @ B.T).todense() if sp.issparse(A) else A @ B.T)
 
 
 def test_a_search_on_a_client_has_the_scores_of_one_process(client, data):
@@ -118,25 +113,6 @@ def test_targets_that_are_no_classes_are_refused_as_in_one_process(client, data,
             make(client=each).fit(rows, targets)
 
 
-def test_one_block_may_hold_many_classes(client):
-    """There are as many labels as classes where blocks are summed up, and many rows: no warning says otherwise."""
-    X = np.repeat(np.eye(26), 5, axis=0)
-    y = np.arange(130) // 5
-    for make in (SVC, LinearSVC, LogisticRegression):
-        model = make(client=client).fit(da.from_array(X), da.from_array(y))
-        np.testing.assert_array_equal(model.predict(X), y)
-
-
-def test_nu_classification_and_callable_kernels(client, data):
-    """NuSVC, and kernels that are functions, train on ranks as in one process."""
-    X, y = data
-    for options in ({}, {"kernel": linear_by_hand}):
-        expected = NuSVC(nu=0.8, tol=1e-5, **options).fit(X, y)
-        ours = NuSVC(nu=0.8, tol=1e-5, client=Gang(client, transport="tcp"), **options).fit(X, y)
-        assert ours.fit_report_["transport"] == "tcp"
-        assert ours.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-5)
-
-
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(("form", "probability"), [(np.asarray, True), (sp.csr_matrix, True), (np.asarray, "isotonic")])
 def test_probabilities_are_those_of_one_process(client, data, form, probability):
@@ -175,29 +151,6 @@ def test_prediction_on_dask_input_is_lazy_and_blocked(client, data):
     assert regression.score(rows, da.from_array(X[:, 0], chunks=100)) == pytest.approx(regression.score(X, X[:, 0]))
     outliers = OneClassSVM().fit(X)
     np.testing.assert_array_equal(outliers.predict(rows).compute(), outliers.predict(X))
-
-
-def test_models_travel_without_their_client(client, data):
-    """A clone carries the client by reference, a pickle leaves it behind and predicts the same."""
-    X, y = data
-    model = SVC(client=client).fit(X, y)
-    assert clone(model).client is client
-    again = pickle.loads(pickle.dumps(model))
-    assert again.client is None
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
-
-
-def test_the_published_algorithm_on_processes(client, data):
-    """One pair per step gives the same optimum, and sends at least two rows and two pairs of extremes per step."""
-    X, y = data
-    binary = y == "ape"
-    expected = SVC(tol=1e-5).fit(X, binary)
-    model = SVC(tol=1e-5, solver="pairwise", elimination="aggressive", client=client).fit(X, binary)
-    assert model.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-6)
-    totals = model.ledger_.totals()
-    assert totals["rounds"] == model.n_iter_[0]
-    # Of two ranks: every row goes out once (6 features and 2 more, float64), extremes both ways, a header each.
-    assert totals["bytes_sent"] >= model.n_iter_[0] * (2 * (8 * 8 + 40) + 2 * (4 * 8 + 40))
 
 
 def test_errors_come_home(client, data):
@@ -243,13 +196,3 @@ def test_a_grid_is_solved_once_by_one_gang(client, data, form, monkeypatch):
     assert sum(point.n_kernel_evaluations for point in path.points[1:3]) < 2 * path.points[0].n_kernel_evaluations
     assert path.scores(X, y).max() > 0.9
     assert_clean(client)
-
-
-def test_a_grid_of_regressions_on_a_gang(client):
-    """svm_path of SVR on a client has the objectives of cold fits."""
-    X, y = make_regression(150, 4, noise=5.0, random_state=0)
-    path = svm_path(X, y / 50, Cs=[1.0, 4.0], estimator=SVR, client=client, tol=1e-4)
-    for k, C in enumerate([1.0, 4.0]):
-        cold = SVR(C=C, tol=1e-4).fit(X, y / 50)
-        assert path.points[k].dual_objective == pytest.approx(cold.dual_objective_, rel=1e-5)
-        np.testing.assert_allclose(path.estimator(k).predict(X), cold.predict(X), atol=2e-3)

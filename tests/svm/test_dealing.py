@@ -11,7 +11,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn import svm as libsvm
 from sklearn.base import clone
 
 from dsgd.comm.frames import AbortFlag
@@ -87,22 +86,6 @@ def test_a_dealt_fit_is_that_of_one_process(model, sparse, n_ranks, n_jobs):
     for curve, other in zip(ours._curves[1], expected._curves[1], strict=True):
         np.testing.assert_array_equal(curve, other)
     assert ours.shape_fit_ == X.shape
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_dealt_fit_is_libsvms(sparse):
-    """Decision functions are those of scikit-learn's classes, for costs and for shares of errors."""
-    X, y, weights = rows(sparse=sparse)
-    for ours, theirs in (
-        (SVC(C=3.0, gamma=0.2, tol=1e-7), libsvm.SVC),
-        (NuSVC(nu=0.5, gamma=0.2, tol=1e-7), libsvm.NuSVC),
-    ):
-        names = ("C", "nu", "gamma", "tol")
-        plain = theirs(**{name: value for name, value in ours.get_params().items() if name in names})
-        plain.set_params(decision_function_shape="ovo").fit(X, y, weights)
-        model, ledger = fit_on(ours.set_params(decision_function_shape="ovo"), X, y, weights, 3)
-        assert is_dealt(ledger)
-        np.testing.assert_allclose(model.decision_function(X), plain.decision_function(X), atol=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -10,19 +10,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dsgd.svm.kernel_solver.block as block_module
-import dsgd.svm.kernel_solver.state as proof_module
 from dsgd.svm import SVC, SVR, Elimination, release_memory
 from dsgd.svm.kernel_solver import growth
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import Trail
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.state import ExactSums
-from dsgd.svm.kernels import peers
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Buffers, Pool
@@ -94,44 +91,6 @@ def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
     assert solution.objective == pytest.approx(expected, rel=1e-7)
 
 
-def test_float32_rows_do_not_hide_a_wrong_elimination(monkeypatch):
-    """With float32 rows and wrong eliminations together the gap is still that of float64."""
-    X, y = _few_vectors()
-    monkeypatch.setattr(growth, "eliminable", _Liar("random", growth.eliminable))
-    solution = _solve(X, y, dtype=np.float32, C=100.0, tol=1e-3, mode="multi", every=2, min_fraction=0.0)
-    gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 100.0), solution.alpha[0])
-    assert solution.converged
-    assert gap < 1e-3 * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("n_events", [1, 5, 40])
-def test_trail_knows_the_coefficients_of_every_event(n_events):
-    """Going back over a trail gives the coefficients at each event, also after neighbours were joined."""
-    rng = np.random.default_rng(1)
-    n = 60
-    trail, beta = Trail(n), np.zeros(n)
-    current = {}  # sample -> the coefficients its indicator is right for
-    for _ in range(n_events):
-        moved = rng.permutation(n)[:7]
-        beta[moved] = np.round(rng.normal(size=7))
-        ids = np.setdiff1d(rng.permutation(n)[:2], list(current))
-        trail.add(ids, beta)
-        current.update({int(k): beta.copy() for k in ids})
-        if len(trail) > 8:
-            renewed, before, after = trail.join(beta)
-            for k in renewed:
-                np.testing.assert_array_equal(current[int(k)], before)
-                current[int(k)] = after.copy()
-    beta[rng.permutation(n)[:20]] += 1.0
-    seen = []
-    for ids, state in trail.back(beta):
-        seen.extend(ids.tolist())
-        for k in ids:
-            np.testing.assert_array_equal(state, current[int(k)])
-    assert sorted(seen) == sorted(current)
-    assert sorted(trail.ids) == sorted(current)
-
-
 @pytest.mark.parametrize("form", ["dense", "float32"])
 def test_delta_reconstruction_is_the_full_one(form):
     """Indicators renewed from what has changed, over many events, are those computed from all coefficients."""
@@ -182,12 +141,6 @@ def test_every_preset_ends_at_the_same_objective_on_a_starved_cache(estimator):
     assert models["auto"].n_kernel_evaluations_ <= models["none"].n_kernel_evaluations_
 
 
-def test_auto_is_none_where_rows_are_cheap():
-    """With room for all rows, and few reads of them, `auto` leaves nothing out."""
-    X, y = _few_vectors(1000)
-    assert SVC(gamma=GAMMA, C=0.1).fit(X, y).n_eliminated_ == 0
-
-
 @pytest.mark.parametrize("kernel_dtype", [np.float32, np.float64])
 @pytest.mark.slow
 def test_large_problems_begin_small_and_end_at_the_same_optimum(kernel_dtype):
@@ -205,60 +158,6 @@ def test_large_problems_begin_small_and_end_at_the_same_optimum(kernel_dtype):
     assert abs(y @ auto.alpha[0]) < 1e-9
     assert auto.objective == pytest.approx(expected.objective, rel=1e-5)
     assert auto.counts.n_evaluations < 0.6 * _solve(X, y, mode="none", block_size=48, tol=1e-3).counts.n_evaluations
-
-
-def test_a_large_problem_whose_first_samples_are_of_one_class_is_solved():
-    """A start without an extreme on one side does not end the run, and settles no sample."""
-    X, y = _few_vectors(3000)
-    y = np.where(np.arange(3000) == 17, -1.0, 1.0)
-    auto = _solve(X, y, block_size=64, every=0.05, min_fraction=0.05, waits_for_pressure=True)
-    assert auto.converged
-    assert auto.objective == pytest.approx(_solve(X, y, mode="none").objective, rel=1e-6)
-
-
-def test_a_large_problem_stops_at_max_iter_with_the_gap_over_all_samples():
-    """A limit that is met before all batches have come gives the true gap, those not looked at included."""
-    X, y = _few_vectors(3000)
-    auto = _solve(X, y, block_size=64, max_iter=50, every=0.05, min_fraction=0.05, waits_for_pressure=True)
-    gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 5.0), auto.alpha[0])
-    assert not auto.converged
-    assert auto.gap == pytest.approx(gap, rel=1e-6)
-
-
-@pytest.mark.parametrize("form", ["dense", "many parts", "rows too large to hold", "csr"])
-def test_exact_sums_are_those_of_all_coefficients(monkeypatch, form):
-    """Whatever was renewed by itself or added before, all sums come out as K beta, and values are counted."""
-    X, _ = _few_vectors(900)
-    if form == "csr":
-        X = sp.random(900, 200, 0.02, format="csr", random_state=np.random.RandomState(0))
-    elif form == "many parts":
-        monkeypatch.setattr(proof_module, "_PART", 64)
-        monkeypatch.setattr(proof_module, "_TOGETHER", 30)
-    elif form != "dense":
-        monkeypatch.setattr(peers, "_HELD_BYTES", 0)
-    rng, K = np.random.default_rng(3), rbf_kernel(X, gamma=GAMMA)
-    matrix = KernelMatrix(Kernel("rbf", GAMMA), X, samples=None, dtype=np.float32, cache_bytes=9, pool=Pool(1, None))
-    exact, beta = ExactSums(matrix), np.zeros(900)
-    exact.set_aside(np.arange(300, 900))
-    for start in (300, 600):
-        beta[rng.permutation(start)[:100]] = rng.normal(size=100)
-        batch = np.arange(start, start + 300)
-        raised = np.where(rng.random(300) < 0.2, 1.0, 0.0)
-        u, change = exact.look(batch, beta.copy(), lambda part, u, raised=raised, start=start: raised[part - start])
-        np.testing.assert_allclose(u, K[batch] @ beta, atol=1e-10)
-        known = np.arange(start + 300)
-        np.testing.assert_allclose(change[known], K[known][:, batch] @ raised, atol=1e-10)
-        beta[batch] = raised
-    exact.u[850:] = 0.0
-    exact.set_aside(np.arange(850, 900))
-    some = np.sort(rng.permutation(900)[:200])
-    beta[rng.permutation(900)[:80]] += 0.5
-    np.testing.assert_allclose(exact.renew(some, beta), K[some] @ beta, atol=1e-10)
-    beta[rng.permutation(900)[:80]] -= 0.5
-    work, before = exact.work(beta), matrix.n_evaluations
-    np.testing.assert_allclose(exact.renew_all(beta), K @ beta, atol=1e-10)
-    assert 0 < matrix.n_evaluations - before <= work
-    assert exact.work(beta) == 0
 
 
 def test_exact_sums_forget_the_rounding_of_what_they_were():
@@ -370,3 +269,49 @@ def test_memory_is_reused_by_the_next_fit_and_released():
     assert _BUFFERS.idle_bytes == kept > 0
     release_memory()
     assert _BUFFERS.idle_bytes == 0
+
+
+def test_a_large_problem_whose_first_samples_are_of_one_class_is_solved():
+    """A start without an extreme on one side does not end the run, and settles no sample."""
+    X, y = _few_vectors(3000)
+    y = np.where(np.arange(3000) == 17, -1.0, 1.0)
+    auto = _solve(X, y, block_size=64, every=0.05, min_fraction=0.05, waits_for_pressure=True)
+    assert auto.converged
+    assert auto.objective == pytest.approx(_solve(X, y, mode="none").objective, rel=1e-6)
+
+
+def test_a_large_problem_stops_at_max_iter_with_the_gap_over_all_samples():
+    """A limit that is met before all batches have come gives the true gap, those not looked at included."""
+    X, y = _few_vectors(3000)
+    auto = _solve(X, y, block_size=64, max_iter=50, every=0.05, min_fraction=0.05, waits_for_pressure=True)
+    gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 5.0), auto.alpha[0])
+    assert not auto.converged
+    assert auto.gap == pytest.approx(gap, rel=1e-6)
+
+
+@pytest.mark.parametrize("n_events", [1, 5, 40])
+def test_trail_knows_the_coefficients_of_every_event(n_events):
+    """Going back over a trail gives the coefficients at each event, also after neighbours were joined."""
+    rng = np.random.default_rng(1)
+    n = 60
+    trail, beta = Trail(n), np.zeros(n)
+    current = {}  # sample -> the coefficients its indicator is right for
+    for _ in range(n_events):
+        moved = rng.permutation(n)[:7]
+        beta[moved] = np.round(rng.normal(size=7))
+        ids = np.setdiff1d(rng.permutation(n)[:2], list(current))
+        trail.add(ids, beta)
+        current.update({int(k): beta.copy() for k in ids})
+        if len(trail) > 8:
+            renewed, before, after = trail.join(beta)
+            for k in renewed:
+                np.testing.assert_array_equal(current[int(k)], before)
+                current[int(k)] = after.copy()
+    beta[rng.permutation(n)[:20]] += 1.0
+    seen = []
+    for ids, state in trail.back(beta):
+        seen.extend(ids.tolist())
+        for k in ids:
+            np.testing.assert_array_equal(state, current[int(k)])
+    assert sorted(seen) == sorted(current)
+    assert sorted(trail.ids) == sorted(current)

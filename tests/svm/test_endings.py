@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
-from sklearn import svm as plain
 from sklearn.datasets import make_classification
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dsgd.svm.estimators.kernel_base as base_module
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, Elimination, NuSVC, NuSVR, OneClassSVM
-from dsgd.svm.estimators.pairs import PairTrainer
 from dsgd.svm.kernel_solver import growth
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
@@ -32,11 +28,6 @@ EAGER = Elimination("multi", every=1, min_fraction=0.0)
 
 def _matrix(K: np.ndarray) -> KernelMatrix:
     return KernelMatrix(Kernel("precomputed"), K, samples=None, dtype=np.float64, cache_bytes=10**6, pool=Pool(1, None))
-
-
-def _classification(y: np.ndarray, C: float) -> Dual:
-    n = len(y)
-    return Dual(y[None], -np.ones((1, n)), np.full((1, n), C), np.zeros((1, n)))
 
 
 #: Samples 0 and 1 go to their bounds; 2 and 3 violate only with each other: beside the first two they look settled.
@@ -83,21 +74,6 @@ def test_a_large_problem_whose_first_samples_say_nothing_goes_on(spikes):
     assert set(np.flatnonzero(y > 1)) <= set(model.support_)
 
 
-@pytest.mark.parametrize("preset", ["auto", "aggressive", "none", "libsvm"])
-def test_max_iter_stops_everything(preset):
-    """However few steps are allowed, no pair takes more, and the gap told is that of the returned coefficients."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(620, 3)), rng.integers(0, 2, 620)
-    for max_iter in (0, 1, 7, 100):
-        with pytest.warns(ConvergenceWarning):
-            model = SVC(C=1e6, gamma=1.0, elimination=preset, max_iter=max_iter, cache_size=0.05).fit(X, y)
-        assert (model.n_iter_ <= max_iter).all()
-        alpha = np.zeros(620)
-        alpha[model.support_] = np.abs(model.dual_coef_[0])
-        gap = dual_gap(rbf_kernel(X, gamma=1.0), 2.0 * y - 1.0, -np.ones(620), np.full(620, 1e6), alpha)
-        assert model.gap_ == pytest.approx(gap, rel=1e-6)
-
-
 def test_the_published_algorithm_ends_where_a_pair_cannot_move_and_nothing_is_renewed():
     """A stuck pair with samples left out and ``reconstruction="none"`` ends the run."""
     K, y = np.full((4, 4), 1e17), np.array([1.0, -1.0, 1.0, -1.0])
@@ -142,37 +118,12 @@ def test_values_that_are_not_finite_are_refused(machine, name, preset):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("preset", ["auto", "aggressive", "average", "libsvm", "none"])
-@pytest.mark.parametrize("machine", [SVC, SVR, NuSVR])
-def test_a_sample_whose_product_with_itself_overflows_is_refused(machine, preset):
-    """One sample far from all others, whose kernel value with itself alone is infinite, is refused: it cannot move."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 3)), rng.integers(0, 2, 60)
-    X[7] *= 1e4 / np.linalg.norm(X[7])
-    with pytest.raises(InvalidDataError, match="degree=60"):
-        machine(kernel="poly", degree=60, gamma=1.0, coef0=0.5, C=1.0, elimination=preset).fit(X, y)
-
-
 @pytest.mark.parametrize("preset", ["auto", "aggressive", "none"])
 def test_sums_of_a_given_kernel_that_overflow_are_refused(preset):
     """Each value is finite, their sums are not: no machine follows."""
     K = np.full((20, 20), 1e308) + np.diag(np.full(20, 1e307))
     with pytest.raises(InvalidDataError, match="precomputed"):
         SVC(kernel="precomputed", C=1e3, elimination=preset).fit(K, np.arange(20) % 2)
-
-
-@pytest.mark.slow
-def test_float32_rows_that_overflow_are_computed_in_float64():
-    """Polynomials beyond 1e38 are no reason to fail: the machine is that of float64."""
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 3)) * 1e5, rng.integers(0, 2, 60) * 2.0 - 1.0
-    K = (X @ X.T + 1.0) ** 9
-    matrix = KernelMatrix(
-        Kernel("poly", 1.0, 1.0, 9), X, samples=None, dtype=np.float32, cache_bytes=10**6, pool=Pool(1, None)
-    )
-    solution = solve(_classification(y, 1e-90), matrix, tol=1e-3, max_iter=-1, elimination=Elimination("none"))
-    assert solution.converged
-    assert dual_gap(K, y, -np.ones(60), np.full(60, 1e-90), solution.alpha[0]) < 1e-3
 
 
 @pytest.mark.parametrize("machine", [SVC, NuSVC, SVR, NuSVR, OneClassSVM])
@@ -205,58 +156,6 @@ def test_rows_that_are_all_one_number_have_no_spread():
 
 
 # -- what is said of the end ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_iter", [1, 20, 100, 121, -1])
-@pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-6])
-def test_nu_svc_says_whether_its_gap_is_below_tol(max_iter, tol):
-    """Also where a small margin is solved to a smaller tolerance, `converged_` is what `gap_` says."""
-    X, y = make_classification(
-        300, 10, n_informative=6, n_clusters_per_class=3, flip_y=0.05, random_state=np.random.RandomState(0)
-    )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = NuSVC(nu=0.1, gamma=0.02, tol=tol, max_iter=max_iter).fit(X, y)
-    assert model.converged_ == (model.gap_ < tol)
-    assert model.fit_status_ == int(not model.converged_)
-    assert any(each.category is ConvergenceWarning for each in caught) == (not model.converged_)
-    assert model.converged_ or max_iter >= 0
-
-
-@pytest.mark.filterwarnings("ignore:The margin between")
-def test_a_margin_near_zero_takes_a_few_times_the_steps_of_libsvm():
-    """Where the margin is below what `tol` resolves, digits of it took twenty times the steps to `tol`."""
-    rng = np.random.default_rng(0)
-    X, y = rng.integers(0, 3, (1000, 6)).astype(float), (rng.random(1000) < 0.3).astype(int)
-    nu = np.bincount(y).min() / len(y)
-    ours, theirs = NuSVC(nu=nu).fit(X, y), plain.NuSVC(nu=nu).fit(X, y)
-    assert ours.converged_
-    assert ours.n_iter_[0] < 8 * theirs.n_iter_[0]
-
-
-@pytest.mark.filterwarnings("ignore:The margin between")
-def test_a_refinement_that_ends_on_its_way_claims_nothing(monkeypatch):
-    """Steps to a smaller tolerance may leave a larger gap where they are cut off: what was proven before is kept."""
-    X, y = make_classification(
-        300, 10, n_informative=6, n_clusters_per_class=3, flip_y=0.05, random_state=np.random.RandomState(0)
-    )
-    solve_pair, cut_off = PairTrainer._solve, []
-
-    def hastily(self, dual, run):
-        def stopped(dual, tol, max_iter):
-            found = run(dual, tol, max_iter)
-            if tol == self.model.tol:
-                return found
-            cut_off.append(tol)
-            return replace(found, gap=2 * self.model.tol, converged=False)
-
-        return solve_pair(self, dual, stopped)
-
-    monkeypatch.setattr(PairTrainer, "_solve", hastily)
-    model = NuSVC(nu=0.1, gamma=0.02, tol=0.1).fit(X, y)
-    assert cut_off
-    assert model.gap_ < 0.1
-    assert model.converged_
 
 
 def test_the_objective_of_a_regression_is_that_of_its_coefficients():
@@ -293,20 +192,6 @@ def test_variables_that_are_only_what_sums_were_rounded_by_close_no_gap(size):
     np.testing.assert_allclose(found.u, K @ (y * found.alpha)[0], atol=1e-9)
 
 
-def test_equal_rows_share_a_variable_that_is_small_beside_its_bound():
-    """With C = 1e10 a variable of 1e-3 is no rounding: copies of a row give the machine of the row alone."""
-    rng = np.random.default_rng(0)
-    X = np.repeat(30.0 * rng.normal(size=(30, 2)), 2, axis=0)
-    y = np.repeat(np.arange(30) % 2, 2)
-    once = SVC(C=2e10, gamma=1.0).fit(X[::2], y[::2])
-    twice = SVC(C=1e10, gamma=1.0).fit(X, y)
-    assert twice.gap_ == pytest.approx(once.gap_, abs=1e-9)
-    np.testing.assert_allclose(twice.decision_function(X), once.decision_function(X), atol=1e-9)
-    alpha = np.zeros(60)
-    alpha[twice.support_] = np.abs(twice.dual_coef_[0])
-    assert dual_gap(rbf_kernel(X, gamma=1.0), 2.0 * y - 1.0, -np.ones(60), np.full(60, 1e10), alpha) < 1e-3
-
-
 @pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0, 1e6, 1.5e9])
 def test_dealing_out_keeps_the_sum(size):
     """However small a variable is, and however unlike the bounds are, its rows get all of it, none above its bound."""
@@ -317,16 +202,6 @@ def test_dealing_out_keeps_the_sum(size):
     np.testing.assert_allclose([coefs[1:4].sum(), coefs[[0, 4]].sum()], merged, rtol=1e-15)
     assert (np.abs(coefs) <= costs).all()
     assert coefs[5] == 0.0
-
-
-@pytest.mark.parametrize("rest", [1e-8, 1e-6, 1.0])
-def test_what_is_left_for_the_last_row_is_dealt_out(rest):
-    """Ten millionths beside a bound of a million are worth a kernel value: the second row gets them."""
-    size = 1e6 + rest
-    coefs = distribute(np.array([[size]]), np.zeros(2, dtype=np.int64), np.array([1e6, 10.0]), np.array([1e6 + 10.0]))[
-        0
-    ]
-    np.testing.assert_array_equal(coefs, [1e6, size - 1e6])
 
 
 # -- the duality gap -----------------------------------------------------------------------------------------------
@@ -374,13 +249,6 @@ def test_the_duality_gap_bounds_what_is_missing_to_the_optimum(machine):
     assert -1e-9 <= coarse.dual_objective_ - fine.dual_objective_ <= coarse.duality_gap_ + 1e-9
     assert 0.0 <= fine.duality_gap_ < 1e-5
     assert coarse.duality_gap_ > fine.duality_gap_
-
-
-def test_the_duality_gap_of_two_samples_is_that_of_the_formula():
-    """Two points at ±1 with C below the optimum 1/2: w = 2C, errors 1 − 2C each, a gap of zero."""
-    model = SVC(kernel="linear", C=0.2).fit([[-1.0], [1.0]], [0, 1])
-    assert model.dual_objective_ == pytest.approx(0.5 * 0.4**2 - 0.4)
-    assert model.duality_gap_ == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_margin_of_rounding_is_warned_of_and_the_advice_helps():

@@ -17,7 +17,6 @@ from dsgd import Gang
 from dsgd.comm.frames import AbortFlag
 from dsgd.errors import AbortedError, CheckpointError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart, run_on_threads
-from dsgd.runtime.checkpoints import checkpoint as writer_module
 from dsgd.runtime.checkpoints.checkpoint import SnapshotKeeper
 from dsgd.svm import SVC
 from dsgd.svm.distributed import kernel as kernel_module
@@ -164,33 +163,6 @@ def test_a_fit_goes_on_from_a_checkpoint_on_any_number_of_ranks(n_ranks, tmp_pat
             (_with(model, client__checkpoint=None, client__resume_from=tmp_path / "b"), X, y, 0),
             timeout_s=20,
         )
-
-
-def test_a_full_disk_loses_no_solution(tmp_path, monkeypatch):
-    """Where no checkpoint can be written the solution is returned, unless several in a row fail before it is there."""
-    X, y = rows()
-    model = SVC(C=10.0, client=Gang(checkpoint=Checkpoint(tmp_path / "whole", every_s=3600.0)))
-    model.classes_ = np.arange(3)
-    whole = run_on_threads(saved, [None] * 2, (model, X, y, 0), timeout_s=20).value
-    monkeypatch.setattr(kernel_module, "_EVERY_S", 0.0)
-    monkeypatch.setattr(writer_module, "_RETRY_S", 0.0)
-    tried = []
-
-    def fails(target, state):
-        tried.append(state.position)
-        raise CheckpointError("No space left on device.")
-
-    monkeypatch.setattr(writer_module, "write", fails)
-    hindered = _with(model, client__checkpoint=Checkpoint(tmp_path, every_s=3600.0))
-    found = run_on_threads(saved, [None] * 2, (hindered, X, y, 0), timeout_s=20).value
-    np.testing.assert_array_equal(found["dual_coef_"], whole["dual_coef_"])
-    assert tried == [(3, 0)] * 3
-    with pytest.raises(CheckpointError, match="No space left"):
-        run_on_threads(
-            saved, [None] * 2, (_with(model, client__checkpoint=Checkpoint(tmp_path, 0.0)), X, y, 0), timeout_s=20
-        )
-    assert len(tried) == 6
-    assert tried[-1] < (3, 0)
 
 
 def _with(model: SVC, **params: Any) -> SVC:

@@ -136,22 +136,6 @@ def test_rows_stay_right_through_shrinking_and_growing(seed, cache_rows, sparse)
             matrix.extend(rng.permutation(outside)[: rng.integers(1, len(outside) + 1)])
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_products_and_blocks(sparse):
-    """Products over any samples and blocks of active ones are the kernel matrix's."""
-    X = _sparse(700, 900, 1) if sparse else np.random.default_rng(0).normal(size=(700, 6)) + 100
-    K = rbf_kernel(X, gamma=GAMMA)
-    matrix = _matrix(X, dtype=np.float32)
-    coefs = np.random.default_rng(1).normal(size=300)
-    targets, sources = np.arange(5, 700), np.arange(0, 600, 2)
-    product = matrix.product(targets, sources, coefs, np.float64)
-    np.testing.assert_allclose(product, K[np.ix_(targets, sources)] @ coefs, atol=1e-9)
-    matrix.shrink(np.arange(100, 650))
-    np.testing.assert_allclose(
-        matrix.block(matrix.pick(np.array([103, 170, 111]))), rbf_kernel(X[[103, 170, 111]], gamma=GAMMA), atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("wide", [np.int32, np.int64])
 def test_csr_rows_are_taken_in_any_order(dtype, wide):
@@ -384,21 +368,6 @@ def test_cache_never_holds_more_than_it_may():
     assert (cache.find(np.array([0, 1, 50])) >= 0).all()
     assert (cache.find(np.array([2, 3, 4, 5])) < 0).all()
     assert RowCache(10**9, 100, np.float32).nbytes == 4 * 100 * 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cache_size", [0.001, 1, 4])
-def test_memory_is_bounded_by_cache_size(cache_size):
-    """The peak of a fit stays under the cache, six copies of the data and 40 megabytes; the kernel would be 72."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(3000, 20))
-    y = (X[:, 0] * X[:, 1] > 0).astype(int)
-    SVC(n_jobs=1).fit(X[:100], y[:100])
-    tracemalloc.start()
-    SVC(gamma=0.2, cache_size=cache_size, n_jobs=1).fit(X, y)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < cache_size * 2**20 + 6 * X.nbytes + 40 * 2**20
 
 
 @pytest.mark.parametrize("form", ["dense", "csr", "precomputed"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import pickle
 from contextlib import closing
 
@@ -11,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.datasets import load_svmlight_file, make_classification, make_regression
+from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC as PlainSVC
 from sklearn.svm import LinearSVR as PlainSVR
@@ -23,8 +22,7 @@ from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.linear_solver import small
 from dsgd.svm.linear_solver.descent import solve_dual_cd
 from dsgd.svm.linear_solver.newton import solve_newton
-from dsgd.svm.linear_solver.problem import LOSSES, LinearRows, certify, gather_rows, make_problem, spread
-from dsgd.svm.linear_solver.solve import solve_linear
+from dsgd.svm.linear_solver.problem import LOSSES, certify, gather_rows, make_problem, spread
 from reference import linear_svm as twin
 
 ALL_LOSSES = [*LOSSES["classification"], *LOSSES["regression"]]
@@ -48,13 +46,6 @@ def two_classes():
     """A noisy binary problem."""
     X, y = make_classification(300, 12, n_informative=6, flip_y=0.1, random_state=0)
     return X, y
-
-
-@pytest.fixture(scope="module")
-def line():
-    """A noisy regression problem of unit scale."""
-    X, y = make_regression(250, 8, noise=10.0, random_state=0)
-    return X, y / y.std()
 
 
 #: scikit-learn excepts its own class from these, too.
@@ -148,19 +139,6 @@ def test_solvers_reach_the_twins_optimum(name, solver):
 
 
 @pytest.mark.parametrize("name", ALL_LOSSES)
-def test_elimination_does_not_change_the_result(name):
-    """Coordinate descent with and without elimination ends at the same objective, with fewer visits for a hinge."""
-    problem, *_ = problem_of(name, 400, 10, 5)
-    with_it = solve_dual_cd(problem, tol=1e-7, max_iter=20_000, team=Team())
-    without = solve_dual_cd(problem, tol=1e-7, max_iter=20_000, team=Team(), eliminate=False)
-    assert with_it.converged
-    assert without.converged
-    assert with_it.primal == pytest.approx(without.primal, rel=2e-7)
-    if name == "hinge":
-        assert with_it.n_iter < without.n_iter
-
-
-@pytest.mark.parametrize("name", ALL_LOSSES)
 def test_wrong_start_is_undone(name):
     """From dual variables all at the wrong bound, which elimination would keep, the optimum is still found."""
     problem, *_ = problem_of(name, 100, 4, 7)
@@ -169,20 +147,6 @@ def test_wrong_start_is_undone(name):
     found = solve_dual_cd(problem, tol=1e-7, max_iter=20_000, team=Team(), start=start)
     assert found.converged
     assert found.primal == pytest.approx(solve_newton(problem, tol=1e-8, max_iter=300, team=Team()).primal, rel=2e-7)
-
-
-def test_threads_share_passes():
-    """Two threads reach the optimum that one thread reaches."""
-    problem, *_ = problem_of("hinge", 300, 6, 1)
-    team = Team(2)
-    try:
-        for solve in SOLVERS.values():
-            one = solve(problem, tol=1e-8, max_iter=5000, team=Team())
-            two = solve(problem, tol=1e-8, max_iter=5000, team=team)
-            assert two.converged
-            assert two.primal == pytest.approx(one.primal, rel=1e-7)
-    finally:
-        team.close()
 
 
 # -- rows --------------------------------------------------------------------------------------------------------
@@ -210,29 +174,6 @@ def test_packed_rows_are_the_same_rows(density):
         np.testing.assert_array_equal(packed.combine(factors, Team()), some.combine(factors, Team()))
 
 
-def test_newton_steps_copy_few_rows_at_most_half(monkeypatch):
-    """Interior rows are copied if several products are expected, half of all entries at most; steps stay the same."""
-    rng = np.random.default_rng(0)
-    X = sp.random(6000, 4000, 0.01, "csr", rng=rng)
-    y = np.where(X @ rng.standard_normal(4000) + 0.1 * rng.standard_normal(6000) > 0, 1.0, -1.0)
-    rows, targets, weights = gather_rows(X, y, np.ones(6000), bias=1.0, seed=0)
-    problem = make_problem("squared_hinge", rows, targets, weights)
-    packed, shares = LinearRows.packed, []
-
-    def noted(self, team):
-        shares.append(self.n_entries / rows.n_entries)
-        return packed(self, team)
-
-    monkeypatch.setattr(LinearRows, "packed", noted)
-    found = solve_newton(problem, tol=1e-6, max_iter=100, team=Team())
-    assert 0 < len(shares) < found.n_iter
-    assert max(shares) <= 0.5
-    monkeypatch.setattr(LinearRows, "packed", lambda self, team: self)
-    other = solve_newton(problem, tol=1e-6, max_iter=100, team=Team())
-    assert found.n_iter == other.n_iter
-    np.testing.assert_array_equal(found.weights, other.weights)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_dense_equals_csr(two_classes, solver, dtype):
@@ -249,17 +190,6 @@ def test_dense_equals_csr(two_classes, solver, dtype):
     np.testing.assert_array_equal(sparse, make.fit(csr[order], y[order]).coef_)
     np.testing.assert_allclose(dense, sparse, rtol=1e-4)
     assert dense.dtype == np.float64
-
-
-def test_weights_are_copies(two_classes):
-    """An integer weight equals the row repeated, to the last bit, and a weight of zero the row left out."""
-    X, y = two_classes
-    weights = np.random.default_rng(1).integers(0, 4, len(y))
-    for options in ({"loss": "hinge"}, {"class_weight": "balanced"}):
-        make = LinearSVC(random_state=0, **options)
-        weighted = make.fit(X, y, weights).coef_
-        repeated = make.fit(X.repeat(weights, axis=0), y.repeat(weights)).coef_
-        np.testing.assert_array_equal(weighted, repeated)
 
 
 def test_input_is_not_changed(two_classes):
@@ -302,81 +232,6 @@ def test_svc_matches_liblinear(two_classes, loss, intercept_scaling, solver):
     assert ours.dual_objective_[0] <= objective(theirs) * (1 + 1e-12)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-4)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=2e-4)
-
-
-@pytest.mark.parametrize("solver", ["auto", *SOLVERS])
-@pytest.mark.parametrize("epsilon", [0.0, 0.2])
-@pytest.mark.parametrize("loss", LOSSES["regression"])
-def test_svr_matches_liblinear(line, loss, epsilon, solver):
-    """Objective and model equal scikit-learn's at a tight tolerance."""
-    X, y = line
-    shared = {"loss": loss, "C": 2.0, "epsilon": epsilon, "random_state": 0}
-    theirs = PlainSVR(tol=1e-9, max_iter=1_000_000, dual=True, **shared).fit(X, y)
-    ours = LinearSVR(tol=1e-8, max_iter=50_000, solver=solver, **shared).fit(X, y)
-
-    def objective(model):
-        w = np.r_[model.coef_, np.ravel(model.intercept_)]
-        return twin.primal(loss, np.c_[X, np.ones(len(y))], y, np.full(len(y), 2.0), w, epsilon)
-
-    assert objective(ours) == pytest.approx(objective(theirs), rel=1e-6)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-4)
-
-
-@pytest.mark.parametrize("loss", LOSSES["classification"])
-def test_real_data_match_liblinear(real_file, loss):
-    """On a9a the objective is scikit-learn's to 1e-5, and never above it by more than the gap."""
-    with bz2.open(real_file("a9a.bz2")) as file:
-        X, y = load_svmlight_file(file)
-    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
-    theirs = PlainSVC(loss=loss, C=0.1, tol=1e-4, dual=loss == "hinge", max_iter=20_000, random_state=0).fit(X, y)
-    ours = LinearSVC(loss=loss, C=0.1, tol=1e-6, random_state=0).fit(X, y)
-    w = np.r_[theirs.coef_.ravel(), theirs.intercept_]
-    value = twin.primal(loss, sp.csr_array(sp.hstack([X, np.ones((len(y), 1))])), y, np.full(len(y), 0.1), w)
-    assert ours.converged_
-    assert ours.primal_objective_[0] <= value * (1 + 1e-6)
-    assert ours.primal_objective_[0] == pytest.approx(value, rel=1e-5)
-
-
-def test_several_classes_and_weights_match_liblinear():
-    """One-vs-rest with class and sample weights gives scikit-learn's outputs, on one thread and on two."""
-    X, y = make_classification(300, 10, n_informative=6, n_classes=4, random_state=2)
-    names = np.array(["ash", "birch", "cedar", "dogwood"])[y]
-    weights = np.random.default_rng(0).uniform(0.2, 3.0, len(y))
-    shared = {"class_weight": {"birch": 3.0, "cedar": 0.5}, "random_state": 0}
-    theirs = PlainSVC(dual=True, tol=1e-8, max_iter=100_000, **shared).fit(X, names, weights)
-    for n_jobs in (1, 2):
-        ours = LinearSVC(tol=1e-9, n_jobs=n_jobs, **shared).fit(X, names, weights)
-        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
-        np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-3)
-        assert (ours.predict(X) == theirs.predict(X)).all()
-        assert len(ours.solver_) == len(ours.primal_objective_) == 4
-
-
-def test_balanced_weights_match_liblinear(two_classes):
-    """class_weight="balanced" is scikit-learn's."""
-    X, y = two_classes
-    keep = np.flatnonzero((y == 1) | (np.arange(len(y)) % 5 == 0))
-    theirs = PlainSVC(dual=True, tol=1e-8, max_iter=100_000, class_weight="balanced").fit(X[keep], y[keep])
-    ours = LinearSVC(tol=1e-9, class_weight="balanced").fit(X[keep], y[keep])
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
-
-
-@pytest.mark.parametrize("loss", LOSSES["classification"])
-def test_degenerate_rows_and_columns(loss):
-    """Rows of zeros, duplicate columns, constant columns, more columns than rows: solved and certified."""
-    rng = np.random.default_rng(0)
-    X = np.repeat(rng.standard_normal((40, 30)), 2, axis=1)
-    X[::4] = 0.0
-    X[:, 5] = 1.0
-    y = rng.integers(0, 2, 40)
-    for fit_intercept in (True, False):
-        model = LinearSVC(loss=loss, fit_intercept=fit_intercept, tol=1e-6, max_iter=20_000, random_state=0).fit(X, y)
-        assert model.converged_
-        assert model.gap_ <= 1e-6
-        w = np.r_[model.coef_.ravel(), np.ravel(model.intercept_)]
-        t = np.where(y > 0, 1.0, -1.0)
-        value = twin.primal(loss, np.c_[X, np.full(40, float(fit_intercept))], t, np.ones(40), w)
-        assert value == pytest.approx(model.primal_objective_[0], rel=1e-10)
 
 
 def test_unscaled_features_change_over_to_newton():
@@ -489,18 +344,6 @@ def test_wide_rows_are_read_where_they_are(loss):
     np.testing.assert_allclose(weighted, repeated, atol=1e-5)
 
 
-def test_start_from_a_sample_saves_steps(monkeypatch):
-    """Begun at the solution for some of the rows, Newton's method takes fewer steps over all, to the same optimum."""
-    problem, *_ = problem_of("squared_hinge", 4000, 8, 3)
-    solutions = []
-    for least in (np.inf, 0):
-        monkeypatch.setattr("dsgd.svm.linear_solver.solve.LEAST_ENTRIES", least)
-        solutions.append(solve_linear(problem, "auto", tol=1e-9, max_iter=50, team=Team()))
-    assert all(solution.converged for solution in solutions)
-    assert solutions[1].n_iter < solutions[0].n_iter
-    assert solutions[1].primal == pytest.approx(solutions[0].primal, rel=2e-9)
-
-
 def test_more_columns_than_rows_start_with_coordinate_descent(monkeypatch):
     """A squared loss on more columns than rows gets passes over rows, at any scale, and Newton if these are slow."""
     X, y = make_classification(60, 200, n_informative=20, flip_y=0.2, random_state=0)
@@ -526,3 +369,18 @@ def test_dense_rows_of_zeros_are_the_sparse_ones(loss, dtype):
     dense, sparse = (LinearSVC(loss=loss, random_state=0).fit(rows, y) for rows in (X, sp.csr_matrix(X)))
     np.testing.assert_array_equal(dense.coef_, sparse.coef_)
     np.testing.assert_array_equal(dense.intercept_, sparse.intercept_)
+
+
+def test_several_classes_and_weights_match_liblinear():
+    """One-vs-rest with class and sample weights gives scikit-learn's outputs, on one thread and on two."""
+    X, y = make_classification(300, 10, n_informative=6, n_classes=4, random_state=2)
+    names = np.array(["ash", "birch", "cedar", "dogwood"])[y]
+    weights = np.random.default_rng(0).uniform(0.2, 3.0, len(y))
+    shared = {"class_weight": {"birch": 3.0, "cedar": 0.5}, "random_state": 0}
+    theirs = PlainSVC(dual=True, tol=1e-8, max_iter=100_000, **shared).fit(X, names, weights)
+    for n_jobs in (1, 2):
+        ours = LinearSVC(tol=1e-9, n_jobs=n_jobs, **shared).fit(X, names, weights)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+        np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-3)
+        assert (ours.predict(X) == theirs.predict(X)).all()
+        assert len(ours.solver_) == len(ours.primal_objective_) == 4

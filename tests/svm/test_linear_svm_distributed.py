@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections.abc import Iterator
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from distributed import Client
 from sklearn.base import clone
-from sklearn.datasets import dump_svmlight_file, make_classification, make_regression
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.datasets import make_classification, make_regression
 from sklearn.svm import LinearSVC as PlainSVC
 from sklearn.svm import LinearSVR as PlainSVR
 
@@ -25,7 +22,7 @@ from dsgd.linear_model.fits import Packer
 from dsgd.runtime import run_on_threads
 from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, solve_survivors, train_linear
-from dsgd.svm.linear_solver.descent import outward_push, solve_cocoa
+from dsgd.svm.linear_solver.descent import solve_cocoa
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution, certify, gather_rows, make_problem
 from gang_cluster import start_cluster
@@ -121,19 +118,6 @@ def test_a_round_is_the_twins(loss, size):
         np.testing.assert_allclose(solution.duals, alpha, atol=1e-12)
     value = sum(twin.primal(loss, *part, w, 0.1) for part in parts) - 0.5 * (size - 1) * (w @ w)
     assert min(s.primal for s, _ in found) <= value * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("loss", ALL_LOSSES)
-def test_adding_up_never_lowers_the_dual(loss):
-    """With the safety factor of the number of ranks the dual value never falls, even when all have the same rows."""
-    X, y = rows_for(loss, 120)
-    X, y = np.tile(X, (3, 1)), np.tile(y, 3)
-    job = job_for(loss, solver="cocoa", tol=1e-2, max_iter=3000)
-    result = run_on_threads(train_linear, shares_of(X, y, even(360, 3)), (job,)).value
-    duals = [record.dual for record in result.history]
-    assert result.solutions[0].converged
-    assert len(duals) > 3
-    assert all(later >= earlier - 1e-9 * abs(later) for earlier, later in itertools.pairwise(duals))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -276,20 +260,6 @@ def test_too_many_survivors_are_not_sent():
         assert solution.primal == pytest.approx(warm.primal, rel=1e-12)
 
 
-@pytest.mark.parametrize("loss", ALL_LOSSES)
-def test_the_push_is_the_test_of_the_sweep(loss):
-    """The rows with a push of at most t are those that the certifying sweep keeps at threshold t."""
-    X, y = rows_for(loss)
-    rows, targets, costs = gather_rows(X, y, np.full(len(y), 0.5), bias=1.0, seed=0)
-    problem = make_problem(loss, rows, targets, costs, 0.1)
-    solution = solve_cocoa(problem, tol=1e-3, max_iter=50, team=Team())
-    push = outward_push(problem, rows.scores(solution.weights, Team()), solution.duals)
-    active = np.empty(rows.n_rows, np.uint32)
-    for threshold in (0.0, 0.01, 0.3, np.inf):
-        *_, kept = certify(problem, solution.weights, solution.duals, Team(), threshold=threshold, active=active)
-        np.testing.assert_array_equal(np.flatnonzero(push <= threshold), active[:kept])
-
-
 # -- the rank program --------------------------------------------------------------------------------------------
 
 
@@ -312,39 +282,15 @@ def test_any_number_of_ranks_reaches_the_optimum(loss, sparse, size):
     np.testing.assert_allclose(found.weights, w, atol=2e-3)
 
 
-@pytest.mark.parametrize("solver", ["newton", "dual_cd", "cocoa"])
-@pytest.mark.parametrize("loss", ALL_LOSSES)
-def test_every_solver_certifies_what_it_returns(loss, solver):
-    """Each solver stops at its tolerance, and its two values enclose the optimum."""
-    X, y = rows_for(loss)
-    job = job_for(loss, solver=solver, tol=1e-2)
-    found = run_on_threads(train_linear, shares_of(X, y, even(len(y), 2)), (job,)).value.solutions[0]
-    best = run_on_threads(train_linear, shares_of(X, y, [0, len(y)]), (job_for(loss, tol=1e-9),)).value.solutions[0]
-    assert found.converged
-    assert found.gap <= 1e-2
-    assert found.dual <= best.primal * (1 + 1e-9)
-    assert found.primal >= best.dual * (1 - 1e-9)
-
-
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-@pytest.mark.parametrize("cuts", [[0, 0, 360], [0, 200, 200, 360], [0, 1, 360], [0, 360, 360]], ids=str)
-def test_ranks_without_rows(loss, cuts):
-    """Ranks with no row or a single one change nothing, rank 0 included."""
+@pytest.mark.parametrize("cuts", [[0, 0, 360], [0, 200, 200, 360], [0, 1, 360], [0, 360, 360], None], ids=str)
+def test_rows_may_lie_anywhere(loss, cuts):
+    """Ranks with no row, a single one, or one class each change nothing, rank 0 included."""
     X, y = rows_for(loss)
+    if cuts is None:
+        X, y, cuts = X[np.argsort(y)], np.sort(y), [0, int((y < 0).sum()), 360]
     one = run_on_threads(train_linear, shares_of(X, y, [0, 360]), (job_for(loss),)).value.solutions[0]
     found = run_on_threads(train_linear, shares_of(X, y, cuts), (job_for(loss),)).value.solutions[0]
-    assert found.converged
-    assert found.primal == pytest.approx(one.primal, rel=1e-6)
-
-
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_ranks_of_one_class(loss):
-    """Ranks that see one class each reach the optimum of both."""
-    X, y = rows_for(loss)
-    order = np.argsort(y, kind="stable")
-    shares = shares_of(X[order], y[order], [0, int((y < 0).sum()), len(y)])
-    one = run_on_threads(train_linear, shares_of(X, y, [0, 360]), (job_for(loss),)).value.solutions[0]
-    found = run_on_threads(train_linear, shares, (job_for(loss),)).value.solutions[0]
     assert found.converged
     assert found.primal == pytest.approx(one.primal, rel=1e-6)
 
@@ -359,40 +305,11 @@ def test_badly_scaled_features_go_to_newtons_method(loss):
     assert found.solutions[0].solver.endswith("newton")
 
 
-@pytest.mark.parametrize("loss", ALL_LOSSES)
-def test_more_columns_than_rows(loss):
-    """Two ranks with fewer rows than columns between them reach the optimum of one."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((60, 150))
-    y = X[:, :5].sum(axis=1) + rng.standard_normal(60)
-    y = np.where(y > 0, 1.0, -1.0) if loss in LOSSES["classification"] else y
-    one, two = (
-        run_on_threads(train_linear, shares_of(X, y, even(60, size)), (job_for(loss, C=0.01),)).value.solutions[0]
-        for size in (1, 2)
-    )
-    assert two.converged
-    assert two.primal == pytest.approx(one.primal, rel=1e-6)
-
-
 def test_weights_of_zero_everywhere_are_refused():
     """A gang whose rows all have weight zero says so."""
     X, y = rows_for("hinge")
     with pytest.raises(InvalidDataError, match="non-zero"):
         run_on_threads(train_linear, shares_of(X, y, even(len(y), 2), np.zeros(len(y))), (job_for("hinge"),))
-
-
-def test_history_is_of_certificates():
-    """The history of rank 0 has growing times and bytes, and its best values are those of the solution."""
-    X, y = rows_for("hinge")
-    gang = run_on_threads(train_linear, shares_of(X, y, even(len(y), 2)), (job_for("hinge"),))
-    history, solution = gang.value.history, gang.value.solutions[0]
-    for name in ("seconds", "exchanges", "bytes_sent"):
-        values = [getattr(record, name) for record in history]
-        assert values == sorted(values)
-    assert {record.stage for record in history} <= {"cocoa", "survivors", "newton"}
-    assert history[-1].primal == solution.primal
-    assert history[-1].dual == solution.dual
-    assert 0 < history[-1].bytes_sent <= gang.ledger.per_rank()[0]["bytes_sent"]
 
 
 # -- worker processes --------------------------------------------------------------------------------------------
@@ -448,25 +365,6 @@ def test_probabilities_of_dask_arrays(client):
 
 
 @pytest.mark.cluster
-def test_other_inputs(client, tmp_path):
-    """Arrays of this process, sparse chunks, delayed blocks and svmlight files give the same objective."""
-    X, y = rows_for("hinge")
-    X = np.where(np.abs(X) < 0.5, 0.0, X)
-    model = LinearSVC(loss="hinge", tol=1e-7, max_iter=50_000, random_state=0, client=client)
-    value = clone(model).set_params(client=None).fit(X, y).primal_objective_[0]
-    sparse = da.from_array(X, chunks=(100, -1)).map_blocks(sp.csr_matrix)
-    blocks = [dask.delayed((X[a:b], y[a:b])) for a, b in [(0, 10), (10, 300), (300, 360)]]
-    paths = [str(tmp_path / f"part{k}.svm") for k in range(2)]
-    for k, path in enumerate(paths):
-        dump_svmlight_file(X[k::2], y[k::2], path, zero_based=False)
-    for data in [(X, y), (sp.csr_array(X), y), (sparse, da.from_array(y, chunks=100)), (blocks,), (paths,)]:
-        fitted = model.fit(*data)
-        assert fitted.converged_
-        assert fitted.primal_objective_[0] == pytest.approx(value, rel=1e-6)
-        assert fitted.n_features_in_ == 8
-
-
-@pytest.mark.cluster
 @pytest.mark.parametrize("loss", LOSSES["regression"])
 def test_regression_on_a_frame(client, loss):
     """A dask dataframe trains to the regression of one process, predicts lazily, and scores block by block."""
@@ -483,30 +381,6 @@ def test_regression_on_a_frame(client, loss):
     assert list(model.feature_names_in_) == list(frame.columns)
     assert model.score(frame, target) == pytest.approx(plain.score(X, y), abs=1e-4)
     np.testing.assert_allclose(model.predict(frame).compute(), plain.predict(X), atol=2e-3)
-
-
-@pytest.mark.cluster
-def test_a_client_stays_behind(client):
-    """A fitted model pickles without its client and predicts; a clone keeps the client."""
-    X, y = rows_for("squared_hinge")
-    model = LinearSVC(client=client, random_state=0).fit(X, y)
-    again = pickle.loads(pickle.dumps(model))
-    assert again.client is None
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
-    assert clone(model).client is client
-
-
-@pytest.mark.cluster
-def test_warning_states_the_gap_of_all_ranks(client, capsys):
-    """A fit that the cap stops warns with the true gap; with verbose it says how far it is."""
-    X, y = rows_for("hinge")
-    model = LinearSVC(loss="hinge", solver="cocoa", tol=1e-9, max_iter=5, random_state=0, client=client, verbose=1)
-    with pytest.warns(ConvergenceWarning, match="relative duality gap of"):
-        model.fit(X, y)
-    assert "output 0: cocoa" in capsys.readouterr().out
-    best = LinearSVC(loss="hinge", tol=1e-9, max_iter=50_000, random_state=0).fit(X, y)
-    assert not model.converged_
-    assert model.dual_objective_[0] <= best.primal_objective_[0] <= model.primal_objective_[0]
 
 
 @pytest.mark.cluster

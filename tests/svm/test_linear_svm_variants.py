@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import bz2
-import warnings
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
-from sklearn import svm as plain_svm
-from sklearn.datasets import load_svmlight_file, make_classification, make_regression
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.datasets import make_classification, make_regression
 from sklearn.svm import LinearSVC as PlainSVC
 
 from dsgd.collectives import Team
@@ -69,32 +63,6 @@ def test_l1_reaches_the_twins_optimum(is_sparse, penalizes, seed, C):
     assert (found.duals * y >= 0.0).all()
 
 
-@pytest.mark.parametrize("shape", [(300, 40), (120, 700)])
-@pytest.mark.parametrize("C", [0.01, 1.0])
-def test_l1_matches_liblinear(shape, C):
-    """Objective and zeros equal scikit-learn's, with few columns (a matrix) and many (passes over sparse columns)."""
-    X, y = make_classification(*shape, n_informative=8, flip_y=0.1, random_state=1)
-    X[np.abs(X) < 0.7] = 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # where the minimum is not unique it stalls above it
-        theirs = PlainSVC(penalty="l1", dual=False, C=C, tol=1e-7, max_iter=3000, random_state=0).fit(X, y)
-    t, costs, ones = np.where(y > 0, 1.0, -1.0), np.full(len(y), C), np.ones(shape[1] + 1)
-
-    def objective(model):
-        w = np.r_[model.coef_.ravel(), np.ravel(model.intercept_)]
-        return twin.l1_primal(np.c_[X, np.ones(len(y))], t, costs, w, ones)
-
-    for data in (X, sp.csr_array(X)):
-        ours = LinearSVC(penalty="l1", C=C, tol=1e-8, random_state=0).fit(data, y)
-        assert ours.converged_
-        assert ours.solver_ == ["l1_newton"]
-        assert ours.primal_objective_[0] == pytest.approx(objective(ours), rel=1e-10)
-        assert objective(ours) <= objective(theirs) * (1 + 1e-8)
-        assert ours.dual_objective_[0] <= objective(theirs) * (1 + 1e-12)
-        if shape[0] > shape[1]:  # else the minimum is not unique
-            np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
-
-
 def test_l1_over_columns_equals_over_a_matrix(monkeypatch):
     """Both forms of the model, and working sets smaller than all columns, end at the same optimum."""
     rows, codes, weights, _ = rows_of(200, 300, 1, density=0.2, is_sparse=True)
@@ -108,36 +76,6 @@ def test_l1_over_columns_equals_over_a_matrix(monkeypatch):
         assert found.converged
         values.append(found.primal)
     assert values[0] == pytest.approx(values[1], rel=2e-8)
-
-
-def test_l1_of_several_classes_with_weights_matches_liblinear(four_classes):
-    """One-vs-rest with class and sample weights gives scikit-learn's outputs."""
-    X, y = four_classes
-    weights = np.random.default_rng(0).uniform(0.2, 3.0, len(y))
-    shared = {"penalty": "l1", "class_weight": {1: 3.0}, "C": 0.1, "random_state": 0}
-    theirs = PlainSVC(dual=False, tol=1e-8, max_iter=50_000, **shared).fit(X, y, weights)
-    ours = LinearSVC(dual=False, tol=1e-9, n_jobs=2, **shared).fit(X, y, weights)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-4)
-
-
-def test_real_data_with_l1_match_liblinear(real_file):
-    """On a9a the objective is scikit-learn's or better, and most of the weights are zero."""
-    with bz2.open(real_file("a9a.bz2")) as file:
-        X, y = load_svmlight_file(file)
-    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
-    shared = {"penalty": "l1", "dual": False, "C": 0.05, "random_state": 0}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        theirs = PlainSVC(tol=1e-3, max_iter=200, **shared).fit(X, y)
-    ours = LinearSVC(tol=1e-5, **shared).fit(X, y)
-    w = np.r_[theirs.coef_.ravel(), theirs.intercept_]
-    matrix = sp.csr_array(sp.hstack([X, np.ones((len(y), 1))]))
-    value = twin.l1_primal(matrix, y, np.full(len(y), 0.05), w, np.ones(len(w)))
-    assert ours.converged_
-    assert ours.dual_objective_[0] <= value
-    assert ours.primal_objective_[0] <= value * (1 + 1e-5)
-    assert 50 <= int((ours.coef_ != 0).sum()) <= 80
 
 
 # -- Crammer and Singer ------------------------------------------------------------------------------------------
@@ -177,13 +115,6 @@ def test_joint_problem_needs_weight_in_every_class(four_classes):
         LinearSVC(multi_class="crammer_singer", class_weight={2: 0.0}).fit(X, y)
 
 
-@pytest.fixture(scope="module")
-def two_blobs():
-    """Two overlapping classes, far from the origin and of unequal size."""
-    X, y = make_classification(300, 6, n_informative=4, weights=[0.8], flip_y=0.05, random_state=0)
-    return X + 2.0, y
-
-
 # -- the intercept without a penalty -----------------------------------------------------------------------------
 
 
@@ -206,35 +137,6 @@ def test_balanced_duals_bound_the_optimum(name, seed, scale):
     assert best.converged
     assert dual <= best.primal * (1 + 1e-9)
     assert primal >= best.dual * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("solver", ["auto", "dual_cd", "newton"])
-@pytest.mark.parametrize("loss", LOSSES["classification"])
-def test_free_intercept_matches_other_solvers(two_blobs, loss, solver):
-    """Hinge: the optimum of libsvm's SVC; squared hinge: that of a quasi-Newton method on the primal."""
-    X, y = two_blobs
-    t = np.where(y > 0, 1.0, -1.0)
-    ours = LinearSVC(
-        loss=loss, penalize_intercept=False, intercept_scaling=3.0, tol=1e-7, max_iter=50_000, solver=solver
-    ).fit(X, y)
-    if loss == "hinge":
-        theirs = plain_svm.SVC(kernel="linear", tol=1e-8).fit(X, y)
-        coef, intercept = theirs.coef_.ravel(), theirs.intercept_[0]
-    else:
-
-        def squared(v):
-            slack = np.maximum(0.0, 1.0 - t * (X @ v[:-1] + v[-1]))
-            gradient = np.r_[v[:-1], 0.0] - 2.0 * np.c_[X, np.ones(len(t))].T @ (t * slack)
-            return 0.5 * v[:-1] @ v[:-1] + slack @ slack, gradient
-
-        v = minimize(squared, np.zeros(X.shape[1] + 1), jac=True, method="BFGS", options={"gtol": 1e-7}).x
-        coef, intercept = v[:-1], v[-1]
-    value = 0.5 * coef @ coef + twin.loss(loss, t, X @ coef + intercept, 0.0).sum()
-    assert ours.converged_
-    assert ours.gap_ <= 1e-7
-    assert ours.primal_objective_[0] == pytest.approx(value, rel=1e-6)
-    np.testing.assert_allclose(ours.coef_.ravel(), coef, atol=2e-3)
-    assert ours.intercept_[0] == pytest.approx(intercept, abs=5e-3)
 
 
 @pytest.mark.parametrize("loss", LOSSES["regression"])

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
 
 from dsgd.errors import InvalidParameterError
-from dsgd.svm import SVC, SVR, OneClassSVM, svm_path
+from dsgd.svm import SVC, OneClassSVM, svm_path
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual
@@ -105,14 +105,6 @@ def test_other_kernels(kernel):
     _assert_as_cold(path, lambda C, gamma: SVC(C=C, kernel=value, **({"gamma": gamma} if gamma else {})), given, y)
 
 
-def test_regression():
-    """Points of a grid of SVR are cold fits too."""
-    X, _ = _blobs(300)
-    y = X[:, 0] * X[:, 1] / 3
-    path = svm_path(X, y, Cs=[0.1, 0.2, 1, 3], estimator=SVR, epsilon=0.05)
-    _assert_as_cold(path, lambda C, gamma: SVR(C=C, gamma=gamma, epsilon=0.05), X, y)
-
-
 def test_fine_grids_start_with_proven_samples_left_out_and_lose_nothing():
     """With a cache for a part of the rows, samples proven at a bound begin outside, and each point is still exact."""
     X, y = _blobs(1500)
@@ -124,19 +116,6 @@ def test_fine_grids_start_with_proven_samples_left_out_and_lose_nothing():
     assert max(left_out[1:]) < 0.7 * 1500
     cold = _assert_as_cold(path, lambda C, gamma: SVC(C=C, gamma=gamma, cache_size=2), X, y)
     assert path.n_kernel_evaluations < 0.4 * cold
-
-
-def test_float32_rows_are_proven_in_float64():
-    """A grid long enough for float32 rows, over a range of C that ends with float64 rows, keeps its gap everywhere."""
-    X, labels = _blobs(2300)
-    X = X.astype(np.float32)
-    path = svm_path(X, labels, Cs=[0.5, 1, 300, 600], gammas=[GAMMA], tol=1e-3)
-    K = rbf_kernel(X.astype(np.float64), gamma=GAMMA)
-    for k, point in enumerate(path.points):
-        model, alpha = path.estimator(k), np.zeros(len(X))
-        alpha[model.support_] = np.abs(model.dual_coef_[0])
-        gap = dual_gap(K, np.where(labels, 1.0, -1.0), -np.ones(len(X)), np.full(len(X), point.C), alpha)
-        assert gap < 1.1e-3
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -233,3 +212,16 @@ def test_widths_by_name_are_those_of_a_fit():
     assert points[2].gamma == pytest.approx(1 / (8 * X.var()), rel=1e-12)
     with pytest.raises(InvalidParameterError, match=r"gamma=\.\.\."):
         svm_path(X, y, Cs=[1.0], gammas=[1.0, "wide"])
+
+
+def test_float32_rows_are_proven_in_float64():
+    """A grid long enough for float32 rows, over a range of C that ends with float64 rows, keeps its gap everywhere."""
+    X, labels = _blobs(2300)
+    X = X.astype(np.float32)
+    path = svm_path(X, labels, Cs=[0.5, 1, 300, 600], gammas=[GAMMA], tol=1e-3)
+    K = rbf_kernel(X.astype(np.float64), gamma=GAMMA)
+    for k, point in enumerate(path.points):
+        model, alpha = path.estimator(k), np.zeros(len(X))
+        alpha[model.support_] = np.abs(model.dual_coef_[0])
+        gap = dual_gap(K, np.where(labels, 1.0, -1.0), -np.ones(len(X)), np.full(len(X), point.C), alpha)
+        assert gap < 1.1e-3

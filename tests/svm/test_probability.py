@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dask.array as da
 import numpy as np
 import pytest
 import scipy.optimize
-import scipy.sparse as sp
 import sklearn.svm
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -109,22 +107,6 @@ def test_the_seed_decides():
     np.testing.assert_array_equal(models[0].dual_coef_, models[2].dual_coef_)
 
 
-@pytest.mark.parametrize("n_classes", [2, 5])
-def test_rows_of_probabilities_sum_to_one(n_classes):
-    """Probabilities sum to one, their logarithms are logarithms, and chunks of a dask array give the same."""
-    X, y = blobs(n_classes=n_classes)
-    model = SVC(probability=True, random_state=0).fit(X, y)
-    p = model.predict_proba(X)
-    assert p.shape == (len(X), n_classes)
-    assert (p >= 0).all()
-    np.testing.assert_allclose(p.sum(axis=1), 1.0)
-    np.testing.assert_array_equal(model.predict_log_proba(X), np.log(p))
-    chunked = da.from_array(X, chunks=(100, -1))
-    np.testing.assert_allclose(model.predict_proba(chunked).compute(), p, rtol=1e-12)
-    np.testing.assert_allclose(model.predict_log_proba(chunked).compute(), np.log(p), rtol=1e-9)
-    np.testing.assert_allclose(SVC(probability=True, random_state=0).fit(sp.csr_matrix(X), y).predict_proba(X), p)
-
-
 @pytest.mark.parametrize("kind", [SVC, NuSVC])
 def test_probability_is_there_where_it_was_asked_for(kind):
     """Without probability there is no predict_proba; set after a fit it asks for another; sigmoids are empty."""
@@ -156,14 +138,6 @@ def test_probability_warns_that_it_is_deprecated(value):
         model = SVC(probability=value).fit(X, y)
     with pytest.warns(FutureWarning, match="`probB_` was deprecated"):
         assert len(model.probB_) == 3 * value
-
-
-def test_few_rows_and_lonely_classes():
-    """Folds without rows, and folds that leave one class, give finite probabilities."""
-    X = np.array([[-1.0], [-1.1], [1.0]])
-    for y in ([0, 0, 1], [0, 1, 2]):
-        p = SVC(probability=True, random_state=0).fit(X, y).predict_proba(X)
-        np.testing.assert_allclose(p.sum(axis=1), 1.0)
 
 
 @pytest.mark.parametrize("probability", [True, "sigmoid"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -15,9 +14,6 @@ from sklearn.model_selection import GridSearchCV
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.model_selection import SVMSearchCV, svm_search
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM, svm_path
-from dsgd.svm.estimators.pairs import PairTrainer
-from dsgd.svm.kernel_solver.problem import Counts, conclude
-from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.rows import distribute
 
 MACHINES = [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM()]
@@ -125,20 +121,6 @@ def test_objects_of_any_kind_and_their_errors():
         SVC(kernel=by_length, client=object()).fit(X, y)
 
 
-def test_rows_of_numbers_stay_arrays_to_a_callable_kernel():
-    """A list of lists or of arrays of numbers is a table: the kernel gets arrays of rows, as it does for an array."""
-    X, y = blobs(30)
-    kinds = []
-
-    def kernel(A, B):
-        kinds.append((type(A), A.ndim))
-        return A @ B.T
-
-    for rows in (X.tolist(), list(X), tuple(X)):
-        SVC(kernel=kernel).fit(rows, y).predict(rows)
-    assert set(kinds) == {(np.ndarray, 2)}
-
-
 def test_a_machine_whose_numbers_do_not_fit_is_refused():
     """A machine whose counts, coefficients or columns of support vectors were changed predicts nothing."""
     X, y = blobs()
@@ -176,48 +158,6 @@ def test_an_l1_machine_is_empty_only_up_to_the_least_c(seed):
     assert not model.set_params(C=least).fit(X, y).coef_.any()
     model.set_params(C=1.001 * least).fit(X, y)
     assert model.coef_.any() or model.intercept_.any()
-
-
-def test_contradicting_parameters_are_listed():
-    """Parameters of LinearSVC that contradict each other are all named, as in scikit-learn."""
-    X, y = blobs()
-    with pytest.raises(ValueError, match=r"Unsupported set of arguments.*penalty='l1', loss='hinge', dual=False"):
-        LinearSVC(penalty="l1", loss="hinge", dual=False).fit(X, y)
-
-
-def test_a_score_of_zero_names_the_class_that_libsvm_names():
-    """On a score of exactly zero `predict` of several classes votes for the second of the pair, as LIBSVM does."""
-    X, y = np.array([[-2.0, 0], [-1, 0], [1, 0], [2, 0], [0, 9], [0, 8]]), np.array([0, 0, 1, 1, 2, 2])
-    new = np.array([[0.0, 0.0], [0.0, -1.0], [0.0, -5.0]])
-    ours = SVC(kernel="linear", decision_function_shape="ovo").fit(X, y)
-    theirs = sklearn.svm.SVC(kernel="linear", decision_function_shape="ovo").fit(X, y)
-    assert (ours.decision_function(new)[:, 0] == 0).all()
-    assert (theirs.decision_function(new)[:, 0] == 0).all()
-    np.testing.assert_array_equal(ours.predict(new), theirs.predict(new))
-
-
-def test_many_classes_take_the_memory_of_their_support_vectors(monkeypatch):
-    """Of k - 1 coefficients for each row only those of support vectors are ever there, whatever pairs have solved."""
-    k, n = 30, 40_000
-
-    def solve_pair(self, dual, run):
-        kernel, rows = Kernel("rbf"), dual.y[0]
-        alpha = np.zeros(dual.y.shape)
-        alpha[0, [0, -1]] = 1.0
-        return conclude(dual, kernel, alpha, np.zeros(len(rows)), tol=9.0, counts=Counts(n_iter=1, n_rounds=1))
-
-    monkeypatch.setattr(PairTrainer, "_solve", solve_pair)
-    X, y = np.arange(float(n))[:, None], np.arange(n) % k
-    tracemalloc.start()
-    SVC(gamma=1.0, n_jobs=1).fit(X[:100], y[:100])
-    before, _ = tracemalloc.get_traced_memory()
-    tracemalloc.reset_peak()
-    model = SVC(gamma=1.0, n_jobs=1).fit(X, y)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert model.dual_coef_.shape == (k - 1, len(model.support_))
-    assert len(model.support_) < 0.05 * n
-    assert peak - before < 0.6 * 8 * (k - 1) * n
 
 
 def overlap(left: list[str], right: list[str]) -> np.ndarray:
@@ -262,3 +202,17 @@ def test_searches_and_paths_take_objects_as_fits_do(monkeypatch, kernel, X):
     np.testing.assert_array_equal(path.estimator(0).predict(some), SVC(kernel=kernel, C=0.1).fit(some, y).predict(some))
     copied = pickle.loads(pickle.dumps(path.estimator(1)))
     np.testing.assert_array_equal(copied.predict(some), copied.to_sklearn().predict(some))
+
+
+def test_rows_of_numbers_stay_arrays_to_a_callable_kernel():
+    """A list of lists or of arrays of numbers is a table: the kernel gets arrays of rows, as it does for an array."""
+    X, y = blobs(30)
+    kinds = []
+
+    def kernel(A, B):
+        kinds.append((type(A), A.ndim))
+        return A @ B.T
+
+    for rows in (X.tolist(), list(X), tuple(X)):
+        SVC(kernel=kernel).fit(rows, y).predict(rows)
+    assert set(kinds) == {(np.ndarray, 2)}

@@ -10,8 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import dsgd.svm.kernel_solver.solve as solving
 import dsgd.svm.kernel_solver.solve as whole_module
-from dsgd.svm import SVC, NuSVC
-from dsgd.svm.kernel_solver import block
+from dsgd.svm import SVC
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.elimination import Standstill
 
@@ -30,20 +29,6 @@ def test_a_run_that_goes_round_ends_and_says_so(block_size, monkeypatch):
     assert not model.converged_
     assert model.gap_ > model.tol
     assert model.n_iter_[0] < 1_000_000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("degree", "seed"), [(20, 2), (40, 0), (60, 0)])
-def test_rounds_of_a_step_that_rounding_undoes_are_few(degree, seed, monkeypatch):
-    """Values of unlike size let a round take a single step, of an ulp: the run ends by its rounds, not its steps."""
-    rounds, plain = [], block._Run._round
-    monkeypatch.setattr(block._Run, "_round", lambda run, gap: (rounds.append(gap), plain(run, gap)))
-    rng = np.random.default_rng(seed)
-    X, y = rng.normal(size=(128, 10)), np.arange(128) % 5
-    with pytest.warns(ConvergenceWarning):
-        NuSVC(nu=0.49, kernel="poly", gamma=4.12, degree=degree, cache_size=0.01, elimination="average").fit(X, y)
-    n_pairs = 10
-    assert n_pairs < len(rounds) < 700 * n_pairs
 
 
 def _watch(gaps, objectives, duality_gaps, n=10, step=1000):
@@ -91,16 +76,3 @@ def test_a_run_that_has_won_much_and_wins_next_to_nothing_ends():
 def test_many_samples_have_more_steps():
     """With a million samples a hundred thousand steps say nothing."""
     assert _watch(np.ones(N), np.zeros(N), np.ones(N), n=10**6) is None
-
-
-@pytest.mark.parametrize("elimination", ["auto", "none", "single", "multi", "libsvm", "aggressive", "average"])
-@pytest.mark.parametrize("has_copies", [False, True])
-def test_a_large_cost_and_few_dimensions_take_steps_by_their_samples(elimination, has_copies):
-    """A given matrix of rank three, with equal rows or without, and C = 1e6: pairs alone take millions of steps."""
-    rng = np.random.default_rng(0)
-    A, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
-    if has_copies:
-        A[20:] = A[:20]
-    model = SVC(kernel="precomputed", C=1e6, elimination=elimination).fit(A @ A.T, y)
-    assert model.converged_
-    assert model.n_iter_[0] < 100 * 40

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from dsgd.study.svm_problems import PROBLEMS
 from dsgd.study.svm_rounds import RunSettings, observe
-from dsgd.svm.kernel_solver.elimination import PHASES, Watch, Work
 
 SMALL = RunSettings(replace(PROBLEMS["noisy"], rows=400), repeats=1)
 
@@ -26,18 +24,3 @@ def test_amounts_are_those_of_the_rounds_on_any_number_of_ranks():
         assert amounts.squares >= amounts.variables**2 / amounts.rounds
         assert amounts.fresh <= amounts.variables
     assert three.block_values >= 0.5 * three.squares  # a rank among others computes all of a block
-
-
-def test_phases_take_all_of_the_time():
-    """Seconds of the phases are those of the run, from its first to its last lap, and of several runs add up."""
-    run = observe(SMALL, 1)
-    assert set(run.phases) == set(PHASES)
-    assert sum(run.phases.values()) <= run.seconds
-    work = Work()
-    watch = Watch(work)
-    watch.lap("solve", 7)
-    watch.lap("check", 9)
-    total = work + work
-    assert total.values.tolist() == [0, 0, 0, 14, 0, 4]
-    assert np.array_equal(total.seconds, 2 * work.seconds)
-    assert work.seconds.sum() > 0

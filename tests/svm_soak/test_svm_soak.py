@@ -14,10 +14,9 @@ from svm_soak.judge import Verdict, judge
 from svm_soak.problems import Problem, draw, draw_coarse, draw_hard
 from svm_soak.soak import soak
 
-_RUNS = int(os.environ.get("SOAK_RUNS", "60"))
+_RUNS = int(os.environ.get("SOAK_RUNS", "400"))
 
 
-@pytest.mark.slow
 def test_small_hard_problems_end_and_what_is_said_of_them_is_true() -> None:
     """Whatever is drawn, no fit hangs, claims what plain numpy does not find, or is worse than LIBSVM's."""
     summary = soak(1, range(_RUNS))
@@ -61,7 +60,6 @@ def test_problems_that_held_a_run_up_end_and_what_is_said_of_them_is_true(seed, 
     assert not judge(draw_hard(seed, number)).failures
 
 
-@pytest.mark.slow
 def test_machines_of_rows_of_few_values_predict_as_libsvm() -> None:
     """Equal rows, weights that add up, tiny and huge C: predictions are LIBSVM's, but for ties."""
     verdicts = [judge(draw_coarse(2, number)) for number in range(_RUNS)]
@@ -87,7 +85,6 @@ def _wander(answer: Answer) -> None:
     answer.n_iter = 10**9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "words"), [(_claim, "by numpy"), (_hide, "a warning"), (_wander, "steps"), (_lean, "threshold")]
 )

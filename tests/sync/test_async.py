@@ -27,22 +27,10 @@ from dsgd.sync import (
     AsyncEASGD,
     AsyncLeaderSGD,
     BackupWorkers,
-    DelayCompensatedASGD,
     Downpour,
     Hogwild,
-    LocalSGD,
     MinibatchSGD,
-    StaleSynchronous,
 )
-
-
-@pytest.mark.parametrize("strategy", [ASGD(8), DelayCompensatedASGD(8), StaleSynchronous(8), BackupWorkers(8)])
-@pytest.mark.parametrize("options", [{}, {"schedule": "optimal"}, {"schedule": "invscaling"}])
-def test_one_worker_is_minibatch_sgd(strategy: Any, options: dict[str, Any]) -> None:
-    """With one worker a server takes the steps of minibatch SGD, bit for bit, and the history is the same."""
-    ours, plain = (fit(s, 1, **options).value for s in (strategy, MinibatchSGD(8)))
-    np.testing.assert_array_equal(ours.params, plain.params)
-    assert [r.train_loss for r in ours.history] == [r.train_loss for r in plain.history]
 
 
 @pytest.mark.parametrize("n_ranks", [2, 4])
@@ -51,30 +39,6 @@ def test_without_backups_a_round_is_a_minibatch(n_ranks: int) -> None:
     ours = fit(BackupWorkers(8, backups=0), n_ranks).value.params
     plain = fit(MinibatchSGD(8 * n_ranks), n_ranks).value.params
     np.testing.assert_allclose(ours, plain, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "tolerance"),
-    [
-        (ASGD(8), 0.0),
-        (StaleSynchronous(8), 0.0),
-        (BackupWorkers(8), 0.0),
-        (BackupWorkers(8, rates="pooled"), 0.0),
-        (AsyncEASGD(8, beta=0.6), 1e-12),
-        (AsyncADMM(8, 0.3, 4), 1e-12),
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("schedule", ["invscaling", "per_epoch"])
-def test_a_server_goes_on_where_training_was(strategy: Any, tolerance: float, schedule: str, tmp_path: Path) -> None:
-    """From a checkpoint a server resumes with its own model, rates and updates, as if nothing had happened."""
-    job, data = make_job(strategy, 4, schedule=schedule), make_data(1)
-    half = replace(job, max_iter=2, checkpoint=Checkpoint(tmp_path))
-    first, whole = (run_on_threads(train, data, (j,), timeout_s=30.0, mail=mail_for(j)).value for j in (half, job))
-    for epochs, expected in ((2, first), (4, whole)):
-        resumed = replace(job, max_iter=epochs, resume_from=str(tmp_path))
-        result = run_on_threads(train, data, (resumed,), timeout_s=30.0, mail=mail_for(resumed)).value
-        np.testing.assert_allclose(result.params, expected.params, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -109,15 +73,6 @@ def test_a_worker_that_fails_ends_its_server() -> None:
 
     with pytest.raises(ZeroDivisionError, match="no such luck"):
         run_on_threads(broken, make_data(2), (job,), timeout_s=30.0, mail=mail_for(job))
-
-
-@pytest.mark.parametrize("fetch_every", [1, 3])
-def test_downpour_of_one_worker_is_sgd(fetch_every: int) -> None:
-    """With one worker the server adds up the steps of plain SGD, however seldom the worker fetches."""
-    ours = fit(Downpour(8, fetch_every=fetch_every), 1, schedule="optimal").value
-    plain = fit(LocalSGD(8), 1, schedule="optimal").value
-    np.testing.assert_allclose(ours.params, plain.params, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose([r.train_loss for r in ours.history], [r.train_loss for r in plain.history], rtol=1e-10)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 5])

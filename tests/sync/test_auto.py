@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd import Gang, SGDClassifier, SGDRegressor
+from dsgd import Gang, SGDClassifier
 from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidParameterError, ProtocolError
-from dsgd.kernels.rows import squared_distances
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import AutoSync, Cut, LocalSGD, Seen, resolve
+from dsgd.sync import AutoSync, Cut, LocalSGD, Seen
 from dsgd.sync.adaptive import (
     QSR,
     AbstractRule,
@@ -65,17 +64,6 @@ class InTurn(AbstractRule):
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the period that does not hold."""
         return Choice(self.other if now.every == self.first else self.first, "switch")
-
-
-@dataclass(frozen=True)
-class Rarely(AbstractRule):
-    """Want a period beyond all rows."""
-
-    first: int | None = 3
-
-    def next(self, now: Measured, start: Measured) -> Choice:
-        """Return infinity."""
-        return Choice(math.inf, "switch")
 
 
 def changed(**values: float) -> Measured:
@@ -217,23 +205,6 @@ def test_a_period_that_changes_is_the_same_on_every_wire(monkeypatch: pytest.Mon
     assert len(periods[0]) > 3
 
 
-@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
-def test_training_goes_on_with_the_period_it_had(tmp_path: Any) -> None:
-    """A fit that resumes from a checkpoint has the periods, and the bits, of one that was never interrupted."""
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((300, 4)), rng.random(300) > 0.5
-    fit: dict[str, Any] = {"sync": AutoSync(rule=InTurn()), "tol": None, "n_jobs": 3, "random_state": 0}
-    whole = SGDClassifier(**fit, max_iter=5).fit(X, y)
-    SGDClassifier(**fit, max_iter=2, client=Gang(checkpoint=tmp_path)).fit(X, y)
-    resumed = SGDClassifier(**fit, max_iter=5, client=Gang(resume_from=tmp_path)).fit(X, y)
-    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
-    names = ("rows", "period", "why")
-    histories = [[[record[name] for name in names] for record in f.sync_history_] for f in (whole, resumed)]
-    assert histories[0] == histories[1]
-    fewer = SGDClassifier(**{**fit, "n_jobs": 2}, max_iter=5, client=Gang(resume_from=tmp_path)).fit(X, y)
-    assert len(fewer.sync_history_) > 3
-
-
 @pytest.mark.parametrize(("network", "first"), [("1GbE", 8000), ("WAN", 400)])
 def test_simulated_ranks_find_the_floor(network: str, first: int) -> None:
     """On a virtual clock the period becomes twice the one that the closed form gives, as the replicas are close."""
@@ -250,42 +221,6 @@ def test_simulated_ranks_find_the_floor(network: str, first: int) -> None:
     assert auto.sync_history_[1]["period"] == pytest.approx(min(expected, len(X) // 2), rel=0.01)
     assert auto.sync_history_[1]["why"] == ("communication" if network == "1GbE" else "cap")
     assert (expected < len(X) // 2) == (network == "1GbE")
-
-
-def test_replicas_that_are_apart_are_kept_together() -> None:
-    """Where every rank has rows of one class the period stays below a sixteenth; where rows are mixed it need not."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((3200, 4))
-    y = X[:, 0] + 0.3 * rng.standard_normal(3200) > 0
-    order = np.argsort(y, kind="stable")
-    fit: dict[str, Any] = {"sync": AutoSync(rule=Rarely()), "tol": None, "max_iter": 2, "shuffle": False, "n_jobs": 2}
-    mixed = SGDClassifier(**fit).fit(X, y).sync_history_
-    skewed = SGDClassifier(**fit).fit(X[order], y[order]).sync_history_
-    assert (mixed[-1]["period"], mixed[-1]["why"]) == (1600, "cap")
-    assert (skewed[-1]["period"], skewed[-1]["why"]) == (100, "cap")
-
-
-@pytest.mark.parametrize("compressor", ["auto", ErrorFeedback(TopK(0.5))], ids=str)
-def test_compressed_models_are_measured_too(compressor: Any) -> None:
-    """With a compressor ranks decide by a message of their own."""
-    results = train_on("threads", shards_of([200, 90]), AutoSync(rule=InTurn(), compressor=compressor), max_iter=3)
-    assert len({str(result.periods) for result in results}) == 1
-    assert len(results[0].periods) > 3
-
-
-@pytest.mark.slow
-def test_regressors_and_sparse_rows_find_a_period() -> None:
-    """A regressor, sparse rows and a single rank are trained with ``sync="auto"``."""
-    from scipy import sparse
-
-    rng = np.random.default_rng(0)
-    X = sparse.random(500, 30, 0.2, "csr", random_state=0)
-    y = X @ rng.standard_normal(30)
-    model = SGDRegressor(sync="auto", n_jobs=2, random_state=0).fit(X, y)
-    assert model.score(X, y) > 0.8
-    assert model.sync_history_[0] == {"rows": 0, "seconds": 0.0, "period": 15, "why": "start"}
-    assert SGDRegressor(sync="auto").fit(X, y).sync_history_ == []
-    assert SGDRegressor(sync=64, n_jobs=2).fit(X, y).sync_history_ == []
 
 
 def test_ranks_that_do_not_agree_stop() -> None:
@@ -313,20 +248,32 @@ def test_only_the_last_periods_are_kept() -> None:
     assert [record["seconds"] for record in found[1:]] == [float(k) for k in range(138, 201)]
 
 
-def test_distances_are_those_of_numpy() -> None:
-    """The distances that ranks decide by are squared Euclidean ones, in double precision."""
-    rng = np.random.default_rng(0)
-    a, b = rng.standard_normal((2, 33)).astype(np.float32)
-    exact = np.sum(np.square(a.astype(np.float64) - b)), np.sum(np.square(a.astype(np.float64)))
-    assert squared_distances(a, b) == pytest.approx(exact, rel=1e-14)
-
-
 def test_what_is_no_rule_is_refused() -> None:
     """When the strategy is made."""
     with pytest.raises(InvalidParameterError, match=r"AutoSync\(rule=\.\.\.\)"):
         AutoSync(rule="fixed")  # type: ignore[arg-type]
 
 
-def test_auto_is_its_short_name() -> None:
-    """``sync="auto"`` is the strategy with its defaults."""
-    assert resolve("auto") == AutoSync(target=0.1, rule=CommFloor())
+@pytest.mark.parametrize("compressor", ["auto", ErrorFeedback(TopK(0.5))], ids=str)
+def test_compressed_models_are_measured_too(compressor: Any) -> None:
+    """With a compressor ranks decide by a message of their own."""
+    results = train_on("threads", shards_of([200, 90]), AutoSync(rule=InTurn(), compressor=compressor), max_iter=3)
+    assert len({str(result.periods) for result in results}) == 1
+    assert len(results[0].periods) > 3
+
+
+@pytest.mark.filterwarnings("ignore::dsgd.errors.DivergenceWarning")
+def test_training_goes_on_with_the_period_it_had(tmp_path: Any) -> None:
+    """A fit that resumes from a checkpoint has the periods, and the bits, of one that was never interrupted."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((300, 4)), rng.random(300) > 0.5
+    fit: dict[str, Any] = {"sync": AutoSync(rule=InTurn()), "tol": None, "n_jobs": 3, "random_state": 0}
+    whole = SGDClassifier(**fit, max_iter=5).fit(X, y)
+    SGDClassifier(**fit, max_iter=2, client=Gang(checkpoint=tmp_path)).fit(X, y)
+    resumed = SGDClassifier(**fit, max_iter=5, client=Gang(resume_from=tmp_path)).fit(X, y)
+    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
+    names = ("rows", "period", "why")
+    histories = [[[record[name] for name in names] for record in f.sync_history_] for f in (whole, resumed)]
+    assert histories[0] == histories[1]
+    fewer = SGDClassifier(**{**fit, "n_jobs": 2}, max_iter=5, client=Gang(resume_from=tmp_path)).fit(X, y)
+    assert len(fewer.sync_history_) > 3

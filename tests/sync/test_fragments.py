@@ -6,10 +6,9 @@ from unittest import mock
 
 import pytest
 
-from dsgd.compress import Half, TopK
-from dsgd.errors import IncompatiblePartsError
+from dsgd.compress import TopK
 from dsgd.runtime.train import rounds
-from dsgd.sync import EagerDiLoCo, StreamingDiLoCo, resolve
+from dsgd.sync import EagerDiLoCo, StreamingDiLoCo
 from laws.gang import shards_of, train_on
 
 SHARDS = shards_of([40, 25, 33], d=7)
@@ -31,10 +30,3 @@ def test_more_fragments_than_parameters_are_those():
     found = train_on("threads", SHARDS, StreamingDiLoCo(8, 50, 0))[0].params
     fewer = train_on("threads", SHARDS, StreamingDiLoCo(8, len(found), 0))[0].params
     assert found.tobytes() == fewer.tobytes()
-
-
-def test_parameters_are_checked():
-    """What cannot be is refused, and texts name the strategy."""
-    with pytest.raises(IncompatiblePartsError, match="trains nothing"):
-        StreamingDiLoCo(8, 2, 2, 0.0)
-    assert resolve("streaming-diloco:every=64,fragments=2,compressor=fp16") == StreamingDiLoCo(64, 2, compressor=Half())

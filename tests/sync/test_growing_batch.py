@@ -50,16 +50,6 @@ def test_every_epoch_is_one_of_its_batch(n_ranks: int, tmp_path: Path) -> None:
     np.testing.assert_array_equal(resumed.coef_, whole.coef_)
 
 
-def test_a_growing_batch_sends_ever_less() -> None:
-    """In the first epoch as much as with its first batch, and in the end one message an epoch."""
-    X, y = rows()
-    epochs = {}
-    for n in range(1, 8):
-        fit = model(sync=MinibatchSGD(9, growth=3.0), client=SimulatedCluster(3), max_iter=n).fit(X, y)
-        epochs[n] = fit.ledger_.totals()["rounds"]
-    assert np.diff(list(epochs.values())).tolist() == [4, 2, 1, 1, 1, 1]
-
-
 def test_a_period_that_grows_stays_a_number() -> None:
     """Batches end with all rows, or with the largest allowed, however long training is."""
     assert [GrowingBatch(8, 2.5, 1).batch(90, epoch) for epoch in (0, 1, 2, 3, 10**9)] == [8, 20, 50, 90, 90]

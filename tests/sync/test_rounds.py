@@ -19,7 +19,6 @@ import scipy.sparse as sp
 from dsgd.collectives import Group
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.memory.cores import current_core, leave_core
-from dsgd.comm.memory.segment import Window, inproc_windows
 from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
@@ -145,25 +144,6 @@ def test_calls_within_a_long_round_end_where_they_do_outside(
     assert got[0].params.tobytes() != whole[0].params.tobytes()
 
 
-def test_threads_sleep_inside_the_kernel(calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that waits a millisecond, too long for its core, goes on without the interpreter lock."""
-    waits: list[int] = []
-    wait = Window.wait
-    monkeypatch.setattr(Window, "wait", lambda window, *args: (waits.append(window.rank), wait(window, *args)))
-    train_on("threads", shards_of([200_000, 10]), LocalSGD(every=10_000))
-    assert max(calls[1]) == 19  # the last round of an epoch is an ordinary one
-    assert len(waits) < 5  # of 57 rounds; it looks outside where fifty milliseconds have passed
-
-
-def test_rounds_of_a_second_are_not_fused(calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever wants to stop would have to wait for the end of the round."""
-    monkeypatch.setattr(FusedRounds, "most_entries", 20 * (N_FEATURES + 1 + 16) - 1)
-    train_on("threads", shards_of([60, 60]), LocalSGD(every=20))
-    assert not calls
-    train_on("threads", shards_of([60, 60]), LocalSGD(every=15))
-    assert calls
-
-
 def test_all_ranks_come_back_after_the_same_rounds(
     calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,13 +183,6 @@ def test_long_models_are_fused_where_their_sum_has_no_order(
         )
         assert bool(calls) == (fuses and kind == "threads")
     assert found[0] == found[1]
-
-
-def test_without_a_core_for_each_rank_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks keep their cores while they wait only where there are enough."""
-    monkeypatch.setattr(inproc, "count_cores", lambda: 3)
-    for n, expected in [(1, False), (2, True), (3, True), (4, False)]:
-        assert [t.window is not None for t in inproc.connect(n)] == [expected] * n
 
 
 def test_an_abort_ends_rounds_at_once() -> None:
@@ -302,24 +275,6 @@ def test_a_thread_leaves_its_core_and_keeps_its_rights(compiled: bool) -> None:
     assert found[1] == (False, False, {min(allowed)})
 
 
-@needs_two_cores
-@pytest.mark.parametrize(("rounds_ago", "same_core", "leaves"), [(1, True, True), (9, True, False), (1, False, False)])
-def test_one_of_two_ranks_that_wait_on_one_core_leaves_it(
-    monkeypatch: pytest.MonkeyPatch, rounds_ago: int, same_core: bool, leaves: bool
-) -> None:
-    """It is the one of the higher number, and only if its peer waited there just now; else it sleeps."""
-    windows = inproc_windows([AbortFlag(), AbortFlag()])
-    cores, left, naps = [0, 0 if same_core else 1], [], []
-    for rank, window in enumerate(windows):
-        window.published = 20 - (rounds_ago if rank == 0 else 0)
-        monkeypatch.setattr(window, "_nap", lambda limit_s, rank=rank: naps.append(rank))
-        monkeypatch.setattr("dsgd.comm.memory.segment.current_core", lambda rank=rank: cores[rank])
-        monkeypatch.setattr("dsgd.comm.memory.segment.leave_core", lambda core: not left.append(core))
-        window.wait(1 - rank, time.monotonic(), 60.0)
-    assert left == ([0] if leaves else [])
-    assert naps == ([0] if leaves else [0, 1])
-
-
 def test_a_process_killed_in_a_round_is_noticed() -> None:
     """The end of a peer's process ends the rounds of the others within moments, though none of them sleeps."""
     with process_gang(2, "train", timeout_s=60.0, kind="window") as (group, (process,), _):
@@ -341,22 +296,6 @@ def test_a_process_stopped_in_a_round_is_caught_by_the_deadline() -> None:
         finally:
             timer.join()
             os.kill(process.pid, signal.SIGCONT)
-
-
-def test_samples_stand_for_all_rounds(calls: dict[int, list[int]]) -> None:
-    """Seconds are sampled, and what they add up to is about what the rounds took."""
-    begin = time.perf_counter()
-    with gang("threads", 2) as transports:
-        raise_first(run_ranks([lambda t=t: run_training(Group(t), AbortFlag(), 1, 40) for t in transports]))
-        elapsed_s = time.perf_counter() - begin
-        for transport in transports:
-            records = transport.ledger.records()
-            spent = sum(records.totals[f"{name}_s"] for name in ("compute", "encode", "wire", "wait"))
-            assert 0.0 < spent < 2 * elapsed_s
-            assert records.totals["rounds"] == 40 * 400
-            numbers = records.records["round"]
-            assert len(numbers) > 40
-            assert (np.diff(numbers) > 0).all()
 
 
 @pytest.mark.parametrize("kind", ["threads", "threads-asleep", "tcp", "shm", "spin", "window"])

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.collectives import Group
 from dsgd.errors import InvalidParameterError
 from dsgd.sync import (
     AbstractStrategy,
@@ -21,7 +20,6 @@ from dsgd.sync import (
     RoundClock,
     resolve,
 )
-from gangs import TRANSPORTS, run_gang
 
 STRATEGIES = [
     LocalSGD(every=10),
@@ -69,32 +67,6 @@ def test_a_minibatch_spreads_over_the_ranks(rows: list[int], batch: int) -> None
     assert n_rounds == max(1, -(-sum(rows) // batch))
 
 
-@pytest.mark.parametrize("kind", TRANSPORTS)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_the_mean_is_weighted_by_rows(kind: str, strategy: AbstractStrategy, size: int) -> None:
-    """The result is the row-weighted mean, bitwise equal on all ranks."""
-    rows = np.arange(size) * 10.0
-    rng = np.random.default_rng(7)
-    vectors = rng.standard_normal((size, 33))
-    vectors[0] = np.inf  # rank 0 owns no rows: its vector must not matter
-
-    def program(group: Group) -> tuple[np.ndarray, dict[str, float]]:
-        mine = vectors[group.rank].copy()
-        group.ledger.begin_round("sync")
-        weight = rows[group.rank] / rows.sum()
-        strategy.sync(group, mine, weight, strategy.init(group, mine, weight))
-        group.ledger.end_round()
-        return mine, group.ledger.records().totals
-
-    results = run_gang(kind, size, program)
-    expected = (rows[1:, None] * vectors[1:]).sum(axis=0) / rows.sum()
-    for mixed, totals in results:
-        np.testing.assert_allclose(mixed, expected, rtol=1e-12)
-        assert mixed.tobytes() == results[0][0].tobytes()
-        assert totals["encode_s"] > 0
-
-
 def test_sync_may_be_written_short() -> None:
     """Integers, names and None mean the strategies they are documented to mean."""
     assert resolve(256) == resolve(np.int64(256)) == LocalSGD(every=256)
@@ -110,9 +82,3 @@ def test_another_sync_is_refused_by_name(bad: Any) -> None:
     """Anything else is refused, and the text lists the choices."""
     with pytest.raises(InvalidParameterError, match="'one-shot'"):
         resolve(bad)
-
-
-def test_a_sync_of_zero_samples_is_refused() -> None:
-    """The shorthand is validated as the strategy is."""
-    with pytest.raises(InvalidParameterError, match="Got 0"):
-        resolve(0)

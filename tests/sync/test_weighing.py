@@ -48,11 +48,6 @@ def test_shares_make_changes_count_by_rows(rows: list[int], seed: int) -> None:
     assert (shares >= 0).all()
     changes = shares * sums
     np.testing.assert_allclose(changes / changes.sum(), np.array(rows) / sum(rows), atol=1e-12)
-
-
-def test_shares_of_equal_sums_are_those_of_the_rows() -> None:
-    """Ranks that take steps of the same rates in all count by their rows, to the bit, and empty ones for nothing."""
-    assert mean_shares([7, 3, 0, 4], np.array([2.0, 2.0, 0.0, 2.0])).tolist() == (np.array([7, 3, 0, 4]) / 14).tolist()
     assert mean_shares([0, 0], np.zeros(2)).tolist() == [0.5, 0.5]
 
 
