@@ -14,7 +14,7 @@ from simulation.gangs import play, replay_line, simulated
 #: Seeds above those of every run that broke a promise once; docs/failures.rst says which.
 FOUND = [5238, 21253, 40960, 104858, 107759]
 N_PARTS = 12
-N_EACH = int(os.environ.get("DSGD_SCHEDULES", "600")) // N_PARTS
+N_EACH = int(os.environ.get("DSGD_SCHEDULES", "2000")) // N_PARTS
 
 
 @pytest.mark.parametrize("part", range(N_PARTS))

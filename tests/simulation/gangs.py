@@ -7,6 +7,7 @@ after each, keeps snapshots. Everything else is the product, on the clock and th
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import logging
 import pickle
@@ -493,7 +494,8 @@ class Schedule(World):
         """Run the schedule; raise `BrokenPromiseError` if an invariant does not hold."""
         try:
             self.run(0.0)
-            self.run(_END_S, lambda: not self._waiting())
+            while self._waiting() and self.now < _END_S and self.failure is None:
+                self.run(self.now + 1.0)
             if self._waiting():
                 self.broken(f"{self._waiting()[0].title} has no end")
             self.run(max(self.now, _FAULTS_S) + _LINGER_S)
@@ -602,10 +604,24 @@ def _noted(client: Client, call: str, *args: Any, **options: Any) -> Any:
 
 
 @contextlib.contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Collect garbage after a schedule, and not among all that was imported."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+@contextlib.contextmanager
 def simulated() -> Iterator[None]:
     """Put the product on virtual time, in a ``with`` block."""
     versions = messages.local_versions()
     now = Clock.monotonic
+    unmeasured = SimpleNamespace(expose=lambda found: None, withdraw=lambda found: None)
     plain = SimpleNamespace(dumps=lambda value: value)
     events = SimpleNamespace(Lock=threading.Lock, Event=Event)
 
@@ -621,9 +637,10 @@ def simulated() -> Iterator[None]:
         (job, {"time": Clock, "require_cluster": lambda found: found, "out_of_pool": contextlib.nullcontext}),
         (job, {"servers_here": lambda found: []}),
         (job_handle, {"time": Clock, "threading": events, "uuid": SimpleNamespace(uuid4=draw_id), "_log": _Log()}),
+        (job_handle, {"_LOOK_S": 0.5}),  # ten times a second, half of all events would be its
         (job_handle, {"secrets": SimpleNamespace(token_bytes=draw_token), "owner_here": lambda: "somebody"}),
         (plugin, {"monotonic": now, "Registry": partial(WatchedRegistry, clock=now), "keep_log": lambda: None}),
-        (plugin, {"Vigil": partial(jobs.Vigil, now)}),
+        (plugin, {"Vigil": partial(jobs.Vigil, now), "OF_SCHEDULER": unmeasured}),
         (jobs, {"time": Clock, "cloudpickle": plain, "make_installer": lambda *args: b"", "psutil": _Psutil}),
         (messages, {"local_versions": lambda: versions}),
         (jobs, {"local_versions": lambda: versions}),
@@ -632,13 +649,14 @@ def simulated() -> Iterator[None]:
         (rendezvous, {"cpu_count": lambda: 1}),
         (member_module, {"get_worker": _worker_of_thread, "secede": lambda: None, "_Member": Member}),
         (member_module, {"gc": SimpleNamespace(collect=lambda: None)}),
-        (worker_plugin, {"psutil": _Psutil, "keep_log": lambda: None}),
+        (worker_plugin, {"psutil": _Psutil, "keep_log": lambda: None, "OF_WORKERS": unmeasured}),
     ]
     with contextlib.ExitStack() as stack:
         for module, changes in patches:
             stack.enter_context(mock.patch.multiple(module, **changes))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        stack.enter_context(_garbage_kept())
         level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         stack.callback(logging.disable, level)
@@ -652,6 +670,8 @@ def play(seed: int) -> tuple[list[str], BaseException | None]:
         schedule.run_all()
     except Exception as error:
         return schedule.trace, error
+    finally:
+        gc.collect()  # of the schedule before
     return schedule.trace, None
 
 
