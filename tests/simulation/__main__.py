@@ -4,7 +4,8 @@ import argparse
 import sys
 import time
 
-from simulation.gangs import play, replay_line, simulated
+from simulation.gangs import play, replay_line
+from simulation.product import simulated
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("seed", type=int)

@@ -1,51 +1,26 @@
 """Fits on a simulated cluster: the product's own client, scheduler plugin and worker plugin, hurt as a seed says.
 
-Only what a rank does between its rendezvous and its end is a model here (`Member`): it trains epochs, meets its peers
-after each, keeps snapshots. Everything else is the product, on the clock and the network of `simulation.clock`.
+Only what a rank does between its rendezvous and its end is a model (`simulation.ranks`). Everything else is the product
+(`simulation.product`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
-import logging
-import pickle
-import queue
 import random
-import sys
-import threading
-import uuid
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Final
-from unittest import mock
-
-import psutil
 
 from dsgd import Gang
-from dsgd.errors import (
-    AbortedError,
-    ClusterUnreachableError,
-    DsgdError,
-    GangTimeoutError,
-    PausedError,
-    WorkerLostError,
-)
-from dsgd.ledger import RankLedger
-from dsgd.runtime import dask_internals, messages
-from dsgd.runtime.gang import client as client_module
-from dsgd.runtime.gang import cluster, job, job_handle
-from dsgd.runtime.scheduler import jobs, plugin, registry
+from dsgd.errors import ClusterUnreachableError, DsgdError, GangTimeoutError, RankError, WorkerLostError
+from dsgd.runtime.gang import job
 from dsgd.runtime.timeouts import Restart, Timeouts, as_policy
-from dsgd.runtime.worker import member as member_module
-from dsgd.runtime.worker import plugin as worker_plugin
-from dsgd.runtime.worker import rendezvous
-from simulation.clock import WORLD, Answer, Clock, Event, Queue, Thread, World
+from simulation.clock import Thread, World
 from simulation.nodes import Client, Scheduler, Worker
+from simulation.ranks import Member, Wire
 
 LIMITS: Final = Timeouts(peer=4.0, queue=40.0, hung=2.0, lease=5.0, scheduler=6.0)
 #: Within this time every fit has ended, whatever happens; faults end after `_FAULTS_S`.
@@ -53,144 +28,6 @@ _END_S: Final = 90.0
 _FAULTS_S: Final = 14.0
 #: After the last client: a lease, and how long ranks that hang keep something then.
 _LINGER_S: Final = 18.0
-
-
-class Wire:
-    """The connections between the ranks of one gang."""
-
-    def __init__(self, workers: Sequence[str]) -> None:
-        self.workers, self.event = list(workers), Event()
-        self.present: dict[int, Member] = {}
-        self.left: set[int] = set()
-        self.done: dict[int, int] = {}  # epochs of each member
-        self.snapshots: dict[int, int] = {}
-        self.pauses: dict[int, bool] = {}
-
-
-class Member(member_module._Member):
-    """The ranks of one worker: one rank that trains epochs."""
-
-    def run(self, cleanup: contextlib.ExitStack) -> member_module.MemberOutcome:
-        """Do what a member does, in the order in which it does it."""
-        task, state, worker = self._task, self._job, self._worker
-        shown = task.credentials
-        world: Any = WORLD[0]
-        state.abort.check()
-        n_epochs, raises_at = self._args
-        self._pack_blocks(world)
-        state.abort.check()
-        context = rendezvous.MemberContext(worker, state, shown, task.orders.wires, task.orders.timeout_s)
-        listener: Any = SimpleNamespace(address=f"{worker.name}/{shown.epoch}", look=lambda *args: None)
-        table = rendezvous._wait_for_all(context, listener, self._link)
-        key = shown.job_id, shown.epoch
-        wire = self.wire = world.wires.setdefault(key, Wire(table["workers"]))
-        if wire.workers != table["workers"] or wire.workers[shown.member] != worker.address:
-            world.broken(f"member {shown.member} of {worker.name} got the table of another gang")
-        if shown.member in wire.present:
-            world.broken(f"member {shown.member} of a gang runs twice")
-        keeper = state.kept.keepers[0]
-        wire.present[shown.member] = self
-        wire.snapshots[shown.member] = keeper.latest or 0
-        worker.when_killed.append(wire.event.notify)
-        cleanup.callback(self._leave)
-        state.abort.on_set(wire.event.notify)
-        wire.event.notify()
-        self._await(lambda peer: peer in wire.present)
-        first = max(wire.snapshots.values())
-        for epoch in range(first, n_epochs):
-            self._work(world.chance(f"train {worker.name}").choice((0.02, 0.1, 0.3)))
-            if raises_at == (shown.member, epoch):
-                world.faults.append("program")
-                raise ValueError("as planned")
-            world.trains(self, epoch, first)
-            wire.done[shown.member] = epoch
-            wire.pauses[epoch] = wire.pauses.get(epoch, False) or keeper.pause_requested
-            wire.event.notify()
-            self._await(lambda peer: wire.done.get(peer, -1) >= epoch)  # noqa: B023
-            if task.orders.keeps:
-                keeper.latest = epoch + 1
-            if wire.pauses[epoch] and epoch + 1 < n_epochs:
-                raise PausedError("the gang is formed again with more ranks")
-        records = [RankLedger(shown.member).records()]
-        stats = [{"rank": shown.member, "worker": worker.address, "host": worker.host}]
-        return member_module.MemberOutcome(True, pickle.dumps(n_epochs), stats, records, [])
-
-    def _pack_blocks(self, world: Any) -> None:
-        """Fetch blocks from who has them, unless the same ones are packed here, and pack them."""
-        task, kept = self._task, self._job.kept
-        if not task.orders.keeps or kept.blocks != task.place.blocks:
-            kept.drop_data()
-            for key in task.keys:
-                deadline = world.now + task.orders.timeout_s
-                while key not in world.scheduler.tasks or not world.scheduler.tasks[key].who_has:
-                    was_known = world.scheduler.lost_at.get(key, world.now) < world.surveyed_at.get(key, 0.0)
-                    if was_known and world.runs(task.credentials):
-                        world.broken(f"a gang was planned that needs {key}, which was lost before")
-                    if world.now >= deadline:
-                        raise GangTimeoutError(f"no worker holds {key}")
-                    self._work(0.1)
-        chance = world.chance(f"pack {self._worker.name}")
-        self._work(chance.choice((0.0, 0.0, 0.05, 0.05, 0.05, 0.3, 0.3, 0.3, 0.3, 6.0)))
-        kept.blocks = task.place.blocks if task.orders.keeps else None
-
-    def _work(self, seconds: float) -> None:
-        Clock.sleep(seconds)
-        self._job.abort.check()
-
-    def _leave(self) -> None:
-        self.wire.left.add(self._task.credentials.member)
-        self.wire.event.notify()
-
-    def _await(self, has_come: Callable[[int], bool]) -> None:
-        """Wait for all peers, as transports do."""
-        world, wire = WORLD[0], self.wire
-        deadline = world.now + self._task.orders.timeout_s
-        while True:
-            late = [
-                peer
-                for peer in range(len(wire.workers))
-                if not has_come(peer) or world.is_cut(self._worker.name, wire.present[peer]._worker.name)
-            ]
-            if not late:
-                return
-            self._job.abort.check()
-            for peer in late:
-                if peer in wire.left or (peer in wire.present and not wire.present[peer]._worker.alive):
-                    raise AbortedError(f"rank {peer} has gone")
-            if world.now >= deadline:
-                raise GangTimeoutError(f"nothing from rank {late[0]}")
-            wire.event.wait(min(0.5, deadline - world.now))
-
-
-class WatchedRegistry(registry.Registry):
-    """The registry, whose promises are checked."""
-
-    def _fenced(self, job_id: str, epoch: int, token: bytes, member: int) -> Any:
-        found = super()._fenced(job_id, epoch, token, member)
-        if found is not None and found.epoch != epoch:
-            WORLD[0].broken("an epoch that is over was heard")
-        return found
-
-    def check(self) -> None:
-        """Check leases and queue."""
-        world: Any = WORLD[0]
-        for worker, job_id in self.leases.items():
-            found = self.jobs.get(job_id)
-            if found is None or found.phase == "queued" or worker not in found.workers:
-                world.broken(f"{worker} is leased to a job that does not hold it")
-        earlier: set[str] = set()
-        for found in self.jobs.values():
-            if found.phase == "granted" and found.failure is None:
-                if not all(self.leases.get(worker) == found.job_id for worker in found.workers):
-                    world.broken("a gang runs on a worker that is leased to another")
-                if (found.job_id, found.epoch) not in world.granted and not earlier.isdisjoint(found.workers):
-                    world.broken("a later job was let past an earlier one that waits for its workers")
-            if found.phase != "queued":
-                world.granted.add((found.job_id, found.epoch))
-            elif not found.stopped:
-                if earlier.isdisjoint(found.workers) and self.leases.keys().isdisjoint(found.workers):
-                    world.broken("a job waits for workers that are free")
-                earlier.update(found.workers)
 
 
 @dataclass
@@ -224,6 +61,8 @@ class Schedule(World):
         self.wires: dict[Any, Wire] = {}
         self.granted: set[tuple[str, int]] = set()
         self.trained: dict[tuple[str, int, int], int] = {}
+        self.places: dict[tuple[str, int], set[str]] = {}  # the workers of each gang
+        self.kept: dict[tuple[str, str], tuple[int, int]] = {}  # by job and process: gang and epochs of its snapshot
         self.faults: list[str] = []
         self.surveyed_at: dict[str, float] = {}  # when a client last asked for a block
         self.slowness = chance.choice((0.2, 1.0, 1.0, 4.0, 10.0))
@@ -429,6 +268,27 @@ class Schedule(World):
             self.broken(f"member {shown.member} trains epoch {epoch} after {self.trained.get(key)}")
         self.trained[key] = epoch
 
+    def resumes(self, worker: Worker, shown: Any, n_epochs: int) -> None:
+        """Check that a worker that has stayed in the gangs of a job has its snapshot."""
+        gang, had = self.kept.get((shown.job_id, worker.name), (shown.epoch, 0))
+        gangs = (self.places.get((shown.job_id, k)) for k in range(gang, shown.epoch))
+        if had > n_epochs and all(workers is None or worker.address in workers for workers in gangs):
+            self.broken(f"{worker.name} has lost a snapshot of {had} epochs")
+
+    def answers(self, address: str) -> bool:
+        """Return whether a worker is awake and not cut off, and was for a while."""
+        node = self.workers[address.removeprefix("tcp://").partition(":")[0]]
+        since = self.now - 1.0
+        is_cut = self._cut.get(frozenset((node.name, "scheduler")), 0.0) > since
+        # Of very slow messages an answer takes longer than a fit is patient.
+        return (
+            node.alive
+            and node.status == "running"
+            and node.stalled_until < since
+            and not is_cut
+            and self.slowness <= 4.0
+        )
+
     def _judge(self, fit: Fit) -> None:
         """Check that a fit has ended as it may, for a reason that there is."""
         error = fit.outcome
@@ -560,107 +420,9 @@ REASONS: Final = {
     KeyboardInterrupt: {"interrupt"},
     ClusterUnreachableError: _DELAYS,
     GangTimeoutError: _SILENCES,
+    RankError: _SILENCES,
     WorkerLostError: {"crash", "leave", "restart", *_SILENCES},
 }
-
-
-def _worker_of_thread() -> Worker:
-    running = WORLD[0].running
-    assert running is not None
-    worker = running.process
-    assert isinstance(worker, Worker)
-    return worker
-
-
-class _Log:
-    def exception(self, text: str, *args: Any) -> None:
-        WORLD[0].broken(f"a message was not understood: {sys.exc_info()[1]!r}", sys.exc_info()[1])
-
-    def warning(self, *args: Any) -> None:
-        pass
-
-
-class _Psutil:
-    """What a worker says of its process is of no use."""
-
-    Error = psutil.Error
-
-    class Process:
-        pid = -1
-
-        def __init__(self, pid: int | None = None) -> None:
-            if pid is not None:
-                raise psutil.NoSuchProcess(pid)
-
-        def create_time(self) -> float:
-            return 0.0
-
-
-def _noted(client: Client, call: str, *args: Any, **options: Any) -> Any:
-    """Call the scheduler; note when it is asked for blocks."""
-    if call == "dsgd_survey":
-        WORLD[0].surveyed_at.update(dict.fromkeys(options["keys"], WORLD[0].now))
-    return client_module.call_scheduler(client, call, *args, **options)
-
-
-@contextlib.contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """Collect garbage after a schedule, and not among all that was imported."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
-
-
-@contextlib.contextmanager
-def simulated() -> Iterator[None]:
-    """Put the product on virtual time, in a ``with`` block."""
-    versions = messages.local_versions()
-    now = Clock.monotonic
-    unmeasured = SimpleNamespace(expose=lambda found: None, withdraw=lambda found: None)
-    plain = SimpleNamespace(dumps=lambda value: value)
-    events = SimpleNamespace(Lock=threading.Lock, Event=Event)
-
-    def draw_id() -> Any:
-        return uuid.UUID(int=WORLD[0].chance("ids").getrandbits(128))
-
-    def draw_token(n: int) -> bytes:
-        return WORLD[0].chance("ids").randbytes(n)
-
-    patches = [
-        (client_module, {"queue": SimpleNamespace(SimpleQueue=Queue, Empty=queue.Empty)}),
-        (cluster, {"time": Clock, "local_versions": lambda: versions, "call_scheduler": _noted}),
-        (job, {"time": Clock, "require_cluster": lambda found: found, "out_of_pool": contextlib.nullcontext}),
-        (job, {"servers_here": lambda found: []}),
-        (job_handle, {"time": Clock, "threading": events, "uuid": SimpleNamespace(uuid4=draw_id), "_log": _Log()}),
-        (job_handle, {"_LOOK_S": 0.5}),  # ten times a second, half of all events would be its
-        (job_handle, {"secrets": SimpleNamespace(token_bytes=draw_token), "owner_here": lambda: "somebody"}),
-        (plugin, {"monotonic": now, "Registry": partial(WatchedRegistry, clock=now), "keep_log": lambda: None}),
-        (plugin, {"Vigil": partial(jobs.Vigil, now), "OF_SCHEDULER": unmeasured}),
-        (jobs, {"time": Clock, "cloudpickle": plain, "make_installer": lambda *args: b"", "psutil": _Psutil}),
-        (messages, {"local_versions": lambda: versions}),
-        (jobs, {"local_versions": lambda: versions}),
-        (dask_internals, {"_log": _Log(), "has_dashboard": lambda found: False}),
-        (rendezvous, {"time": Clock, "asyncio": SimpleNamespace(run_coroutine_threadsafe=Answer), "_log": _Log()}),
-        (rendezvous, {"cpu_count": lambda: 1}),
-        (member_module, {"get_worker": _worker_of_thread, "secede": lambda: None, "_Member": Member}),
-        (member_module, {"gc": SimpleNamespace(collect=lambda: None)}),
-        (worker_plugin, {"psutil": _Psutil, "keep_log": lambda: None, "OF_WORKERS": unmeasured}),
-    ]
-    with contextlib.ExitStack() as stack:
-        for module, changes in patches:
-            stack.enter_context(mock.patch.multiple(module, **changes))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        stack.enter_context(_garbage_kept())
-        level = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
-        stack.callback(logging.disable, level)
-        yield
 
 
 def play(seed: int) -> tuple[list[str], BaseException | None]:
