@@ -38,10 +38,10 @@ class Handle:
         self._loop, self._call = loop, call
 
     def cancel(self) -> None:
-        self._call = _nothing
+        self._call = nothing
 
     def cancelled(self) -> bool:
-        return self._call is _nothing
+        return self._call is nothing
 
     def __call__(self) -> None:
         asyncio._set_running_loop(self._loop)
@@ -53,8 +53,8 @@ class Handle:
             asyncio._set_running_loop(None)
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Do what was cancelled."""
 
 
 class Loop(asyncio.AbstractEventLoop):

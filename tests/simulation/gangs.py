@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -18,7 +18,7 @@ from dsgd import Gang
 from dsgd.errors import ClusterUnreachableError, DsgdError, GangTimeoutError, RankError, WorkerLostError
 from dsgd.runtime.gang import job
 from dsgd.runtime.timeouts import Restart, Timeouts, as_policy
-from simulation.clock import Thread, World
+from simulation.clock import Thread, World, nothing
 from simulation.nodes import Client, Scheduler, Worker
 from simulation.ranks import Member, Wire
 
@@ -53,10 +53,14 @@ def pack(blocks: Any, rank: int) -> None:
 
 
 class Schedule(World):
-    """Clients that fit on a small cluster, and what happens to it; everything is drawn from a seed."""
+    """Clients that fit on a small cluster, and what happens to it; everything is drawn from a seed.
 
-    def __init__(self, seed: int) -> None:
+    Clients and faults are its parts, which are numbered; those of `without` are drawn all the same, and do nothing.
+    """
+
+    def __init__(self, seed: int, without: Collection[int] = ()) -> None:
         super().__init__(seed)
+        self.n_parts, self._without = 0, without
         chance = self.chance("schedule")
         self.wires: dict[Any, Wire] = {}
         self.granted: set[tuple[str, int]] = set()
@@ -81,7 +85,7 @@ class Schedule(World):
         self.scheduler.when_removed = self._removes
         for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
             fault = getattr(self, chance.choice(FAULTS))
-            hurt = partial(self._hurt, fault, random.Random(chance.random()))
+            hurt = self._part(partial(self._hurt, fault, random.Random(chance.random())))
             if chance.random() < 0.5:
                 self.push(chance.choice((0.5, 2.0, 6.0)) * chance.random(), None, hurt)
             else:
@@ -98,8 +102,13 @@ class Schedule(World):
         self.clients.append(client)
         for number, fit in enumerate(fits):
             fit.title = f"fit {number} of {client.name}"
-        self.fits += fits
-        self.push(chance.choice((0.0, 0.5, 2.0)) * chance.random(), client, partial(self._start, client, fits))
+        start = self._part(partial(self._start, client, fits))
+        self.fits += fits if start is not nothing else []
+        self.push(chance.choice((0.0, 0.5, 2.0)) * chance.random(), client, start)
+
+    def _part(self, call: Callable[[], object]) -> Callable[[], object]:
+        self.n_parts += 1
+        return nothing if self.n_parts - 1 in self._without else call
 
     def _start(self, client: Client, fits: list[Fit]) -> None:
         # Fits of one client one after the other, or at the same time.
@@ -425,9 +434,9 @@ REASONS: Final = {
 }
 
 
-def play(seed: int) -> tuple[list[str], BaseException | None]:
+def play(seed: int, without: Collection[int] = ()) -> tuple[list[str], BaseException | None]:
     """Run the schedule of a seed; return what has happened, and the invariant that does not hold."""
-    schedule = Schedule(seed)
+    schedule = Schedule(seed, without)
     try:
         schedule.run_all()
     except Exception as error:
@@ -437,6 +446,15 @@ def play(seed: int) -> tuple[list[str], BaseException | None]:
     return schedule.trace, None
 
 
-def replay_line(seed: int) -> str:
+def shrunk(seed: int) -> tuple[int, ...]:
+    """Return the parts without which the schedule of a seed fails all the same."""
+    without: tuple[int, ...] = ()
+    for part in reversed(range(Schedule(seed).n_parts)):
+        fewer = *without, part
+        without = fewer if play(seed, fewer)[1] is not None else without
+    return without
+
+
+def replay_line(seed: int, without: Collection[int] = ()) -> str:
     """Return the command that runs a schedule again."""
-    return f"PYTHONPATH=tests python -m simulation {seed}"
+    return " ".join([f"PYTHONPATH=tests python -m simulation {seed}", *map("--without {}".format, without)])
