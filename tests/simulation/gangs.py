@@ -24,7 +24,7 @@ from simulation.ranks import Member, Wire
 
 LIMITS: Final = Timeouts(peer=4.0, queue=40.0, hung=2.0, lease=5.0, scheduler=6.0)
 #: Within this time every fit has ended, whatever happens; faults end after `_FAULTS_S`.
-_END_S: Final = 90.0
+_END_S: Final = 150.0
 _FAULTS_S: Final = 14.0
 #: After the last client: a lease, and how long ranks that hang keep something then.
 _LINGER_S: Final = 18.0
@@ -151,7 +151,7 @@ class Schedule(World):
         state = self.scheduler.workers.get(worker.address)
         if state is not None and state.node is worker:
             self.scheduler.drop_worker(worker.address, how)
-        self.push(self.now + chance.choice((0.05, 0.2, 1.0, 5.0)), None, partial(self.come, worker.host))
+        self.push(self.now + chance.choice((0.05, 0.2, 1.0, 5.0, 1000.0)), None, partial(self.come, worker.host))
 
     def leave(self, chance: random.Random) -> None:
         """Lose the connection of a worker to the scheduler: both take it for gone."""
@@ -202,6 +202,10 @@ class Schedule(World):
     def busy(self, chance: random.Random) -> None:
         """Let other tasks have the thread of a worker."""
         self._some_worker(chance).busy_until = self.now + chance.choice((0.5, 3.0, 6.0))
+
+    def starve(self, chance: random.Random) -> None:
+        """Let a worker open no more files for a while."""
+        self._some_worker(chance).starved_until = self.now + chance.choice((0.5, 3.0, 6.0))
 
     def kill_client(self, chance: random.Random) -> None:
         """End a client."""
@@ -313,10 +317,14 @@ class Schedule(World):
             return
         if isinstance(getattr(error, "__cause__", None), ValueError):
             reasons = {"program"} if fit.raises_at is not None else set()
+        elif isinstance(error, RankError) and isinstance(error.__cause__, OSError):
+            reasons = {"starve"}
         else:
             reasons = next((names for kind, names in REASONS.items() if isinstance(error, kind)), {*FAULTS})
             if fit.is_scattered and isinstance(error, GangTimeoutError):  # a block may be lost that a rank waits for
-                reasons = reasons | {"crash", "leave"}
+                reasons = reasons | {"crash", "leave", "restart"}
+            if isinstance(error, GangTimeoutError) and not self.scheduler.workers:
+                reasons = reasons | {"crash", "leave", "restart"}
         if not reasons & set(self.faults):
             self.broken(f"a fit failed for no reason: {error!r}", error)
         self._check_cause(fit)
@@ -329,6 +337,10 @@ class Schedule(World):
         if self.slowness <= 4.0 and not has_hung:
             self.broken(f"{worker.name} was removed, which answers")
         self.push(self.now + 1.0, None, partial(self.come, worker.host))
+
+    def is_prompt(self) -> bool:
+        """Return whether messages to and from clients are never late."""
+        return self.slowness <= 1.0 and not _DELAYS & set(self.faults)
 
     def runs(self, shown: Any) -> bool:
         """Return whether a gang has been formed and has no failure yet."""
@@ -415,6 +427,7 @@ FAULTS: Final = (
     "cut_client",
     "hang_up",
     "busy",
+    "starve",
     "kill_client",
     "interrupt",
     "cancel",

@@ -268,7 +268,8 @@ class Worker(Node):
         self.plugins: dict[str, Any] = {}
         self.data: dict[str, Any] = {}
         self.running: dict[str, Any] = {}
-        self.busy_until, self.has_dsgd = 0.0, True
+        self.busy_until = self.starved_until = 0.0
+        self.has_dsgd = True
         self.handlers |= {"plugin-add": self.add_plugin, "echo": lambda data: data, "run": self.run}
         self.stream_handlers |= {"compute-task": self.compute, "free-keys": self.free}
         world.send(self, scheduler, partial(scheduler.add_worker, self))
@@ -380,13 +381,15 @@ class Client(Node):
         self,
         function: Any,
         *args: Any,
-        key: str,
-        workers: Iterable[str] = (),
+        key: str = "",
+        workers: Iterable[str] | None = (),
         is_scattered: bool = False,
         **options: Any,
     ) -> Future:
+        key = key or f"task {len(self.world.trace)} of {self.name}"
         found = self.futures[key] = Future(self, key)
-        task = {"key": key, "function": function, "args": args, "workers": list(workers), "run_spec": not is_scattered}
+        task = {"key": key, "function": function, "args": args, "workers": list(workers or ())}
+        task["run_spec"] = not is_scattered
         self.tell("update_graph", client=self, **task)
         return found
 

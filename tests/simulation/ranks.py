@@ -6,6 +6,7 @@ A rank trains epochs, meets its peers after each, and keeps snapshots.
 from __future__ import annotations
 
 import contextlib
+import errno
 import pickle
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -42,6 +43,8 @@ class Member(member_module._Member):
         n_epochs, raises_at = self._args
         self._pack_blocks(world)
         state.abort.check()
+        if world.now < worker.starved_until:
+            raise OSError(errno.EMFILE, "too many open files")
         context = rendezvous.MemberContext(worker, state, shown, task.orders.wires, task.orders.timeout_s)
         listener: Any = SimpleNamespace(address=f"{worker.name}/{shown.epoch}", look=lambda *args: None)
         table = rendezvous._wait_for_all(context, listener, self._link)
@@ -91,6 +94,9 @@ class Member(member_module._Member):
                     was_known = world.scheduler.lost_at.get(key, world.now) < world.surveyed_at.get(key, 0.0)
                     if was_known and world.runs(task.credentials):
                         world.broken(f"a gang was planned that needs {key}, which was lost before")
+                    gone_s = world.now - world.scheduler.lost_at.get(key, world.now)
+                    if gone_s > 3.0 and world.is_prompt() and world.runs(task.credentials):
+                        world.broken(f"a gang waits for {key}, which is lost")
                     if world.now >= deadline:
                         raise GangTimeoutError(f"no worker holds {key}")
                     self._work(0.1)

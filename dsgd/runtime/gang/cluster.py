@@ -126,6 +126,7 @@ def _make_probe() -> Callable[[], dict[str, str]]:
 
 T = TypeVar("T")
 _LOOK_S: Final = 1.0
+_STEP_S: Final = 0.1
 
 # How long Dask looks for a worker that takes what it is sent: one that has left or is paused takes nothing.
 _TAKE_S: Final = 3.0
@@ -145,8 +146,13 @@ class Cluster:
         self.threads: dict[str, int] = {}
         self._turns = itertools.count()
         self.only: list[str] | None = None
+        self._idle_since: float | None = None
         prepare_scheduler(client, self.limits.seconds("scheduler"))
-        self._check(self.survey([]))
+        found = self.survey([])
+        if not found["n_meant"] and self._names is None:
+            self._await_worker()
+            found = self.survey([])
+        self._check(found)
 
     def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
         """Return the workers, and size and holders of blocks with these keys; see `GangSchedulerPlugin.survey`."""
@@ -167,6 +173,22 @@ class Cluster:
         self.only = None if is_whole else [worker["address"] for worker in usable]
         self._tell(found["left_out"])
         return found
+
+    def _await_worker(self) -> None:
+        """Wait for the first worker, as all of Dask does; a cluster that scales starts one where there is a task."""
+        most_s = self.limits.seconds("queue")
+        warn_user(f"the cluster has no workers: the fit waits for one, at most {most_s:g} s.", RuntimeWarning)
+        task, deadline = self.submit(int, resources=self.resources or None), time.monotonic() + most_s
+        try:
+            while not task.done():
+                if time.monotonic() >= deadline:
+                    raise GangTimeoutError(
+                        f"no worker has come to the cluster within {most_s:g} s; start some. "
+                        "timeouts=Timeouts(queue=...) sets how long to wait."
+                    )
+                time.sleep(_STEP_S)
+        finally:
+            task.release()
 
     def _check(self, found: Mapping[str, Any]) -> None:
         """Raise if there are workers, and none of them can run ranks."""
@@ -239,8 +261,17 @@ class Cluster:
     def check_silence(
         self, doing: str, workers: Sequence[str] = (), keys: Sequence[Any] = (), limit: str = "hung"
     ) -> None:
-        """Raise if a worker that is needed, for itself or for some keys, is silent for too long or has left."""
+        """Raise if a worker that is needed, for itself or for some keys, is silent for too long or has left.
+
+        Or if there has been none for the keys for as long as a job waits for workers.
+        """
         silent_s, worker, host = self.silence(workers, keys)
+        self._idle_since = (self._idle_since or time.monotonic()) if keys and not worker else None
+        if self._idle_since and time.monotonic() - self._idle_since > self.limits.seconds("queue"):
+            raise GangTimeoutError(
+                f"{doing}: no worker has begun with it within {self.limits.seconds('queue'):g} s. Are there any "
+                "that are free? timeouts=Timeouts(queue=...) sets how long to wait."
+            )
         if silent_s == inf:
             raise ClusterError(f"{doing}: worker {worker}, which was to do it, has left the cluster. Fit again.")
         if silent_s > self.limits.seconds(limit):
