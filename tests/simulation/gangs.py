@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from dsgd import Gang
-from dsgd.errors import ClusterUnreachableError, DsgdError, GangTimeoutError, RankError, WorkerLostError
+from dsgd.errors import ClusterError, ClusterUnreachableError, DsgdError, GangTimeoutError, RankError, WorkerLostError
 from dsgd.runtime.gang import job
 from dsgd.runtime.timeouts import Restart, Timeouts, as_policy
 from simulation.clock import Thread, World, nothing
@@ -79,8 +79,8 @@ class Schedule(World):
         self.fits: list[Fit] = []
         for k in range(chance.choice((1, 1, 2, 2, 3))):
             self._begin_client(k, chance)
-        #: Faults that come as long after the job log has so many entries.
-        self.later: dict[int, list[tuple[float, Callable[[], object]]]] = {}
+        #: Faults that come as long after the job log has so many entries, or one of a job that stops.
+        self.later: dict[Any, list[tuple[float, Callable[[], object]]]] = {}
         self.scheduler.when_logged = self._when_logged
         self.scheduler.when_removed = self._removes
         for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
@@ -90,10 +90,11 @@ class Schedule(World):
                 self.push(chance.choice((0.5, 2.0, 6.0)) * chance.random(), None, hurt)
             else:
                 delay = chance.choice((0.0, 0.001, 0.01, 0.1, 1.0)) * chance.random()
-                self.later.setdefault(chance.randint(1, 8), []).append((delay, hurt))
+                moment = chance.choice(("stopping", chance.randint(1, 8)))
+                self.later.setdefault(moment, []).append((delay, hurt))
 
-    def _when_logged(self, n_entries: int) -> None:
-        for delay, hurt in self.later.pop(n_entries, ()):
+    def _when_logged(self, moment: Any) -> None:
+        for delay, hurt in self.later.pop(moment, ()):
             self.push(self.now + delay, None, hurt)
 
     def _begin_client(self, k: int, chance: random.Random) -> None:
@@ -196,8 +197,9 @@ class Schedule(World):
         self.cut(chance.choice(self.clients).name, "scheduler", self.now + chance.choice((0.2, 1.0, 4.0, 8.0)))
 
     def hang_up(self, chance: random.Random) -> None:
-        """Lose all calls that the scheduler has not answered."""
-        self.scheduler.hang_up()
+        """Lose all calls that the scheduler has not answered, perhaps several times."""
+        for k in range(chance.choice((1, 5))):
+            self.push(self.now + 0.3 * k, None, self.scheduler.hang_up)
 
     def busy(self, chance: random.Random) -> None:
         """Let other tasks have the thread of a worker."""
@@ -444,6 +446,7 @@ REASONS: Final = {
     GangTimeoutError: _SILENCES,
     RankError: _SILENCES,
     WorkerLostError: {"crash", "leave", "restart", *_SILENCES},
+    ClusterError: {"crash", "leave", "restart", "pause_worker", "cut_worker"},
 }
 
 

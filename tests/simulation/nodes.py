@@ -114,7 +114,7 @@ class Scheduler(Node):
         self.tasks: dict[str, Task] = {}
         self.log: list[dict[str, Any]] = []
         self.lost_at: dict[str, float] = {}  # blocks that nobody can compute again
-        self.when_logged: Callable[[int], object] = lambda n: None
+        self.when_logged: Callable[[Any], object] = lambda moment: None
         self.when_removed: Callable[[Worker], object] = lambda worker: None
         self.plugins: dict[str, Any] = {}
         self.extensions = {"publish": SimpleNamespace(datasets={})}
@@ -138,6 +138,7 @@ class Scheduler(Node):
         self.world.say(f"job {record['job'][:4]} {shown}")
         self.log.append(record)
         self.when_logged(len(self.log))
+        self.when_logged(record["state"])
 
     def run_function(self, function: Callable[..., Any]) -> Any:
         return function(dask_scheduler=self)
