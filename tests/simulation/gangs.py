@@ -15,12 +15,21 @@ from functools import partial
 from typing import Any, Final
 
 from dsgd import Gang
-from dsgd.errors import ClusterError, ClusterUnreachableError, DsgdError, GangTimeoutError, RankError, WorkerLostError
+from dsgd.errors import (
+    CheckpointError,
+    ClusterError,
+    ClusterUnreachableError,
+    DsgdError,
+    GangTimeoutError,
+    RankError,
+    WorkerLostError,
+)
+from dsgd.runtime.checkpoints import checkpoint
 from dsgd.runtime.gang import job
 from dsgd.runtime.timeouts import Restart, Timeouts, as_policy
 from simulation.clock import Thread, World, nothing
 from simulation.nodes import Client, Scheduler, Worker
-from simulation.ranks import Member, Wire
+from simulation.ranks import Folder, Member, Wire
 
 LIMITS: Final = Timeouts(peer=4.0, queue=40.0, hung=2.0, lease=5.0, scheduler=6.0)
 #: Within this time every fit has ended, whatever happens; faults end after `_FAULTS_S`.
@@ -38,6 +47,7 @@ class Fit:
     raises_at: tuple[int, int] | None
     options: dict[str, Any]
     is_scattered: bool
+    saves: bool
     client: Client
     title: str = ""
     ended: float | None = None
@@ -67,6 +77,9 @@ class Schedule(World):
         self.trained: dict[tuple[str, int, int], int] = {}
         self.places: dict[tuple[str, int], set[str]] = {}  # the workers of each gang
         self.kept: dict[tuple[str, str], tuple[int, int]] = {}  # by job and process: gang and epochs of its snapshot
+        self.folders: dict[str, Folder] = {}
+        self.littered: set[str] = set()
+        self.acknowledged: dict[str, int] = {}  # by job: epochs of its last checkpoint
         self.faults: list[str] = []
         self.surveyed_at: dict[str, float] = {}  # when a client last asked for a block
         self.slowness = chance.choice((0.2, 1.0, 1.0, 4.0, 10.0))
@@ -122,7 +135,8 @@ class Schedule(World):
         n_ranks = chance.choice((None, None, 1, 2))
         policy = chance.choice(("raise", "restart", "restart", "shrink", Restart(at_most=1, remove_hung=True)))
         options = {"on_failure": policy, "elastic": chance.random() < 0.3, "n_ranks": n_ranks}
-        return Fit(chance.choice((1, 4, 12, 24)), raises_at, options, chance.random() < 0.5, client)
+        is_scattered, saves = chance.random() < 0.5, chance.random() < 0.3
+        return Fit(chance.choice((1, 4, 12, 24)), raises_at, options, is_scattered, saves, client)
 
     # ---- what happens
 
@@ -209,6 +223,17 @@ class Schedule(World):
         """Let a worker open no more files for a while."""
         self._some_worker(chance).starved_until = self.now + chance.choice((0.5, 3.0, 6.0))
 
+    def litter(self, chance: random.Random) -> None:
+        """Put a file that looks like a checkpoint where fits write theirs."""
+        if self.fits:
+            path = chance.choice(self.fits).title
+            self.littered.add(path)
+            self.folder(path).files[LITTER] = b"of somebody else"
+
+    def folder(self, path: str) -> Folder:
+        """Return the folder of a path."""
+        return self.folders.setdefault(path, Folder(path))
+
     def kill_client(self, chance: random.Random) -> None:
         """End a client."""
         client = chance.choice(self.clients)
@@ -257,7 +282,12 @@ class Schedule(World):
             options = dict(fit.options)
             n_ranks = options.pop("n_ranks")
             gang = Gang(client, timeouts=LIMITS, transport="tcp", **options)
-            arguments = {"pack": pack, "args": (fit.n_epochs, fit.raises_at), "n_ranks": n_ranks, "title": fit.title}
+            arguments = {
+                "pack": pack,
+                "args": (fit.n_epochs, fit.raises_at, fit.title if fit.saves else ""),
+                "n_ranks": n_ranks,
+                "title": fit.title,
+            }
             arguments["reload"] = send if fit.is_scattered else None
             try:
                 fit.outcome = job.run_on_cluster(program, blocks, client=gang, block_rows=[1] * 4, **arguments)
@@ -354,9 +384,13 @@ class Schedule(World):
     def _jobs(self) -> list[Any]:
         return [found for one in self.scheduler.plugins.values() for found in one.registry.jobs.values()]
 
+    def jobs_of(self, fit: Fit) -> set[str]:
+        """Return the jobs of a fit."""
+        return {record["job"] for record in self.scheduler.log if record.get("title") == fit.title}
+
     def _check_cause(self, fit: Fit) -> None:
         """Check that the client was told why its gang stopped first."""
-        mine = {record["job"] for record in self.scheduler.log if record.get("title") == fit.title}
+        mine = self.jobs_of(fit)
         stops = [record for record in self.scheduler.log if record["job"] in mine and record["state"] == "stopping"]
         if len({(record["job"], record["formed"]) for record in stops}) < len(stops):
             self.broken("a gang stopped for two causes")
@@ -404,14 +438,21 @@ class Schedule(World):
             held = found.registry
             rest += [f"job {job.phase}" for job in held.jobs.values()] + [f"lease of {w}" for w in held.leases]
             rest += [f"meeting {m}" for m in (*found._meetings, *found._changed)]
+        rest += [f"no litter in {path}" for path in self.littered if LITTER not in self.folders[path].files]
         rest += [f"task {task.key}" for task in self.scheduler.tasks.values() if "rank" in task.key]
         for worker in self.workers.values():
             if worker.alive and worker.stalled_until < self.now:
                 rest += ["an open job of a worker"] * len(worker.store) + [f"task {key}" for key in worker.running]
+        for fit in self.fits:
+            n_epochs = max((self.acknowledged.get(job_id, 0) for job_id in self.jobs_of(fit)), default=0)
+            if n_epochs and checkpoint.read_newest(fit.title, {}).position[0] < n_epochs:
+                self.broken(f"a checkpoint of {n_epochs} epochs is not there in the end")
         if rest:
             self.broken(f"left behind: {', '.join(rest)}")
 
 
+#: A file that fits take for a checkpoint of another program.
+LITTER: Final = "checkpoint-7.pt"
 FAULTS: Final = (
     "crash",
     "crash",
@@ -430,6 +471,7 @@ FAULTS: Final = (
     "hang_up",
     "busy",
     "starve",
+    "litter",
     "kill_client",
     "interrupt",
     "cancel",
@@ -442,6 +484,7 @@ _SILENCES: Final = {"pause_worker", "cut_worker", "cut_peers", "busy", *_DELAYS}
 #: Of what must have happened one thing at least where a client is told such an error; else something.
 REASONS: Final = {
     KeyboardInterrupt: {"interrupt"},
+    CheckpointError: {"litter"},
     ClusterUnreachableError: _DELAYS,
     GangTimeoutError: _SILENCES,
     RankError: _SILENCES,

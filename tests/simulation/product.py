@@ -19,6 +19,7 @@ from unittest import mock
 import psutil
 
 from dsgd.runtime import dask_internals, messages
+from dsgd.runtime.checkpoints import checkpoint
 from dsgd.runtime.gang import client as client_module
 from dsgd.runtime.gang import cluster, job, job_handle
 from dsgd.runtime.scheduler import jobs, plugin, registry
@@ -159,6 +160,7 @@ def simulated() -> Iterator[None]:
         (rendezvous, {"cpu_count": lambda: 1}),
         (member_module, {"get_worker": _worker_of_thread, "secede": lambda: None, "_Member": Member}),
         (member_module, {"gc": SimpleNamespace(collect=lambda: None)}),
+        (checkpoint, {"folder_of": lambda path: WORLD[0].folder(path), "time": Clock, "version": lambda name: ""}),
         (worker_plugin, {"psutil": _Psutil, "keep_log": lambda: None, "OF_WORKERS": unmeasured}),
     ]
     with contextlib.ExitStack() as stack:
