@@ -73,7 +73,7 @@ soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRS
 mutations: $(STAMPS)/test ## plant known defects one by one: the tests must find each (MUTATIONS="--quick --only ring")
 	$(BIN)/python tests/mutations.py --processes $(TEST_PROCESSES) $(MUTATIONS)
 
-soak-simulation: $(STAMPS)/test ## hurt simulated clusters, some dozen a second (SOAK_RUNS=100000 SOAK_SEED=600)
+soak-simulation: $(STAMPS)/test ## hurt simulated clusters, fifty a second (SOAK_RUNS=100000 SOAK_SEED=2000)
 	PYTHONPATH=tests $(BIN)/python -m simulation $(SOAK_SEED) --runs $(SOAK_RUNS)
 
 # Variables as for soak, and SOAK_PROCESSES.
