@@ -368,6 +368,7 @@ class Client(Node):
         self._scheduler = scheduler
         self.scheduler = Remote(self, lambda: scheduler)
         self.futures: dict[str, Future] = {}
+        self._n_tasks = 0
         self.stream_handlers |= {"key-in-memory": self._in_memory, "lost-data": self._lost}
         self.stream_handlers["cancelled-keys"] = partial(self._lost, status="cancelled")
         scheduler.clients[self.id] = self
@@ -387,7 +388,8 @@ class Client(Node):
         is_scattered: bool = False,
         **options: Any,
     ) -> Future:
-        key = key or f"task {len(self.world.trace)} of {self.name}"
+        self._n_tasks += 1
+        key = key or f"task {self._n_tasks} of {self.name}"
         found = self.futures[key] = Future(self, key)
         task = {"key": key, "function": function, "args": args, "workers": list(workers or ())}
         task["run_spec"] = not is_scattered

@@ -126,7 +126,6 @@ def _make_probe() -> Callable[[], dict[str, str]]:
 
 T = TypeVar("T")
 _LOOK_S: Final = 1.0
-_STEP_S: Final = 0.1
 
 # How long Dask looks for a worker that takes what it is sent: one that has left or is paused takes nothing.
 _TAKE_S: Final = 3.0
@@ -149,8 +148,11 @@ class Cluster:
         self._idle_since: float | None = None
         prepare_scheduler(client, self.limits.seconds("scheduler"))
         found = self.survey([])
-        if not found["n_meant"] and self._names is None:
-            self._await_worker()
+        if not found["n_meant"] and self._names is None and not self.resources:
+            most_s = self.limits.seconds("queue")
+            warn_user(f"the cluster has no workers: the fit waits for one, at most {most_s:g} s.", RuntimeWarning)
+            # As all of Dask does. A cluster that scales starts a worker where there is a task.
+            self.settle([self.submit(int)], "waiting for a worker")
             found = self.survey([])
         self._check(found)
 
@@ -173,22 +175,6 @@ class Cluster:
         self.only = None if is_whole else [worker["address"] for worker in usable]
         self._tell(found["left_out"])
         return found
-
-    def _await_worker(self) -> None:
-        """Wait for the first worker, as all of Dask does; a cluster that scales starts one where there is a task."""
-        most_s = self.limits.seconds("queue")
-        warn_user(f"the cluster has no workers: the fit waits for one, at most {most_s:g} s.", RuntimeWarning)
-        task, deadline = self.submit(int, resources=self.resources or None), time.monotonic() + most_s
-        try:
-            while not task.done():
-                if time.monotonic() >= deadline:
-                    raise GangTimeoutError(
-                        f"no worker has come to the cluster within {most_s:g} s; start some. "
-                        "timeouts=Timeouts(queue=...) sets how long to wait."
-                    )
-                time.sleep(_STEP_S)
-        finally:
-            task.release()
 
     def _check(self, found: Mapping[str, Any]) -> None:
         """Raise if there are workers, and none of them can run ranks."""
