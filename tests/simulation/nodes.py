@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dsgd.errors import DsgdError
-from dsgd.runtime.messages import WORKER_ANSWER
+from dsgd.runtime.messages import HEARTBEAT, WORKER_ANSWER
 from dsgd.runtime.worker.plugin import WORKER_PLUGIN, GangWorkerPlugin
 from simulation.clock import Process, Thread, World
 
@@ -61,8 +61,9 @@ class Node(Process):
     def receive(self, sender: Node, message: dict[str, Any]) -> None:
         message = dict(message)
         op = message.pop("op")
-        told = {name: message[name] for name in ("action", "member", "epoch") if name in message}
-        self.world.say(f"{sender.name} > {self.name} {op} {told or ''}")
+        if op != HEARTBEAT:
+            told = {name: message[name] for name in ("action", "member", "epoch") if name in message}
+            self.world.say(f"{sender.name} > {self.name} {op} {told or ''}")
         self.stream_handlers[op](**message)
 
 

@@ -55,6 +55,8 @@ class WatchedRegistry(registry.Registry):
 
     def check(self) -> None:
         """Check leases and queue."""
+        if not (self.jobs or self.leases):
+            return
         world: Any = WORLD[0]
         for worker, job_id in self.leases.items():
             found = self.jobs.get(job_id)
