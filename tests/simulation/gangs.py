@@ -95,7 +95,7 @@ class Schedule(World):
         #: Faults that come as long after the job log has so many entries, or one of a job that stops.
         self.later: dict[Any, list[tuple[float, Callable[[], object]]]] = {}
         self.scheduler.when_logged = self._when_logged
-        self.scheduler.when_removed = self._removes
+        self.scheduler.when_removed, self.scheduler.when_aside = self._removes, self._sets_aside
         for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
             fault = getattr(self, chance.choice(FAULTS))
             hurt = self._part(partial(self._hurt, fault, random.Random(chance.random())))
@@ -320,10 +320,10 @@ class Schedule(World):
         if had > n_epochs and all(workers is None or worker.address in workers for workers in gangs):
             self.broken(f"{worker.name} has lost a snapshot of {had} epochs")
 
-    def answers(self, address: str) -> bool:
-        """Return whether a worker is awake and not cut off, and was for a while."""
+    def answers(self, address: str, for_s: float = 1.0) -> bool:
+        """Return whether a worker is awake and not cut off, and was for so long."""
         node = self.workers[address.removeprefix("tcp://").partition(":")[0]]
-        since = self.now - 1.0
+        since = self.now - for_s
         is_cut = self._cut.get(frozenset((node.name, "scheduler")), 0.0) > since
         # Of very slow messages an answer takes longer than a fit is patient.
         return (
@@ -362,13 +362,17 @@ class Schedule(World):
         self._check_cause(fit)
 
     def _removes(self, worker: Worker) -> None:
-        """Start a worker again that a fit has removed, as a nanny does; check that it did not answer."""
+        """Start a worker again that a fit has removed, as a nanny does."""
+        self._sets_aside(worker)
+        self.push(self.now + 1.0, None, partial(self.come, worker.host))
+
+    def _sets_aside(self, worker: Worker) -> None:
+        """Check that a worker which is set aside did not answer."""
         was_cut = frozenset((worker.name, "scheduler")) in self._cut
         has_hung = was_cut or worker.stalled_until or self.scheduler.stalled_until or not worker.alive
         # Of very slow messages an answer takes longer than a fit is patient.
         if self.slowness <= 4.0 and not has_hung:
-            self.broken(f"{worker.name} was removed, which answers")
-        self.push(self.now + 1.0, None, partial(self.come, worker.host))
+            self.broken(f"{worker.name} was set aside, which answers")
 
     def is_prompt(self) -> bool:
         """Return whether messages to and from clients are never late."""

@@ -117,6 +117,7 @@ class Scheduler(Node):
         self.lost_at: dict[str, float] = {}  # blocks that nobody can compute again
         self.when_logged: Callable[[Any], object] = lambda moment: None
         self.when_removed: Callable[[Worker], object] = lambda worker: None
+        self.when_aside = self.when_removed
         self.plugins: dict[str, Any] = {}
         self.extensions = {"publish": SimpleNamespace(datasets={})}
         self.stream_comms = self.workers
@@ -204,6 +205,8 @@ class Scheduler(Node):
 
     def handle_worker_status_change(self, status: str, worker: WorkerState, stimulus: str) -> None:
         worker.status.name = status
+        if status == "paused":
+            self.when_aside(worker.node)
         self.schedule()
 
     def restart(self) -> None:

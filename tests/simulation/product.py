@@ -77,6 +77,19 @@ class WatchedRegistry(registry.Registry):
                 earlier.update(found.workers)
 
 
+class WatchedHandle(job_handle.JobHandle):
+    """The job of a client, which has to ask workers until they answer."""
+
+    def set_aside(self, workers: Any, keys: Any, *, remove: bool) -> None:
+        """Check whom the client takes to hang, unless it or the scheduler was late itself."""
+        world: Any = WORLD[0]
+        if not {"stall_scheduler", "pause_client", "cut_client"} & set(world.faults):
+            for worker in workers:
+                if world.answers(worker, for_s=6.0):
+                    world.broken(f"{worker} is taken to hang, which answers")
+        super().set_aside(workers, keys, remove=remove)
+
+
 def _worker_of_thread() -> Worker:
     running = WORLD[0].running
     assert running is not None
@@ -148,7 +161,7 @@ def simulated() -> Iterator[None]:
         (client_module, {"queue": SimpleNamespace(SimpleQueue=Queue, Empty=queue.Empty)}),
         (cluster, {"time": Clock, "local_versions": lambda: versions, "call_scheduler": _noted}),
         (job, {"time": Clock, "require_cluster": lambda found: found, "out_of_pool": contextlib.nullcontext}),
-        (job, {"servers_here": lambda found: []}),
+        (job, {"servers_here": lambda found: [], "JobHandle": WatchedHandle}),
         (job_handle, {"time": Clock, "threading": events, "uuid": SimpleNamespace(uuid4=draw_id), "_log": _Log()}),
         (job_handle, {"_LOOK_S": 0.5}),  # ten times a second, half of all events would be its
         (job_handle, {"secrets": SimpleNamespace(token_bytes=draw_token), "owner_here": lambda: "somebody"}),
