@@ -211,9 +211,8 @@ class Schedule(World):
         self.cut(chance.choice(self.clients).name, "scheduler", self.now + chance.choice((0.2, 1.0, 4.0, 8.0)))
 
     def hang_up(self, chance: random.Random) -> None:
-        """Lose all calls that the scheduler has not answered, perhaps several times."""
-        for k in range(chance.choice((1, 5))):
-            self.push(self.now + 0.3 * k, None, self.scheduler.hang_up)
+        """Lose all calls that the scheduler has not answered."""
+        self.scheduler.hang_up()
 
     def busy(self, chance: random.Random) -> None:
         """Let other tasks have the thread of a worker."""
@@ -323,13 +322,13 @@ class Schedule(World):
     def answers(self, address: str, for_s: float = 1.0) -> bool:
         """Return whether a worker is awake and not cut off, and was for so long."""
         node = self.workers[address.removeprefix("tcp://").partition(":")[0]]
-        since = self.now - for_s
+        since = max(0.0, self.now - for_s)
         is_cut = self._cut.get(frozenset((node.name, "scheduler")), 0.0) > since
         # Of very slow messages an answer takes longer than a fit is patient.
         return (
             node.alive
             and node.status == "running"
-            and node.stalled_until < since
+            and node.stalled_until <= since
             and not is_cut
             and self.slowness <= 4.0
         )
