@@ -67,7 +67,7 @@ oracle: $(STAMPS)/test ## keep bits, bytes and seconds of a hundred fits in buil
 mutations: $(STAMPS)/test ## plant known defects one by one: the tests must find each (MUTATIONS="--quick --only ring")
 	$(BIN)/python tests/mutations.py --processes $(TEST_PROCESSES) $(MUTATIONS)
 
-soak-simulation: $(STAMPS)/test ## hurt simulated clusters, some dozen a second (SOAK_RUNS=100000 SOAK_SEED=600)
+soak-simulation: $(STAMPS)/test ## hurt simulated clusters, fifty a second (SOAK_RUNS=100000 SOAK_SEED=2000)
 	PYTHONPATH=tests $(BIN)/python -m simulation $(SOAK_SEED) --runs $(SOAK_RUNS)
 
 soak-svm: $(STAMPS)/test ## draw small hard problems for the SVMs, beside LIBSVM (SOAK_RUNS=100000 SOAK_PROCESSES=2)

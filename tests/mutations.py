@@ -5,7 +5,8 @@
 A mutation of ``mutations.toml`` replaces one passage of one file, in a copy of the tree, and names the modules or
 folders of tests that are run there: those whose claim it breaks. It is killed by the first test that fails, by a crash,
 or by a hang. One that survives is a hole in the tests, or changes nothing that anybody can observe and does not belong
-there. In the end all tests that killed one run on the tree as it is, where they must pass.
+there. With ``--schedules 10000`` a seed of `simulation` has to find it, among so many, and no other test runs. In the
+end all tests that killed one run on the tree as it is, where they must pass.
 
 A mutation goes with the passage that it replaces; ``--check`` says which no longer occur once, and so does a test.
 """
@@ -76,6 +77,7 @@ class Mutation:
         return [f"tests/{path}" for path in self.tests.split()]
 
 
+_SIMULATED: Final = "tests/runtime/test_simulation.py"
 MUTATIONS: Final = [Mutation(**entry) for entry in tomllib.loads(LIST.read_text(encoding="utf-8"))["mutation"]]
 
 
@@ -114,7 +116,7 @@ class Tree:
         for name in {name.split("/")[0] for name in names} - COPIED.keys():
             (folder / name).symlink_to(ROOT / name)
         # Before the folders of the editable install, whose import hook is asked last.
-        paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        paths = os.pathsep.join(filter(None, (str(folder), str(folder / "tests"), os.environ.get("PYTHONPATH"))))
         self._environment = {"NUMBA_CACHE_DIR": str(KERNELS), **os.environ, "PYTHONPATH": paths}
         code = "import dsgd, dsgd.datasets, dsgd.svm; print(dsgd.__path__, dsgd.datasets.__path__, dsgd.svm.__path__)"
         command = [sys.executable, "-c", code]
@@ -139,7 +141,13 @@ class Tree:
 
     def test(self, *arguments: str, limit_s: float) -> tuple[int | None, list[str]]:
         """Run pytest; return how it has exited, None if it had to be stopped, and the tests that failed."""
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments]
+        code, said = self.run("pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments, limit_s=limit_s)
+        summary = said.rpartition("short test summary info")[2]
+        return code, re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", summary, re.MULTILINE)
+
+    def run(self, module: str, *arguments: str, limit_s: float) -> tuple[int | None, str]:
+        """Run a module; return how it has exited, None if it had to be stopped, and what it has written."""
+        command = [sys.executable, "-m", module, *arguments]
         # Not a pipe, which a process that is left behind would keep open.
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
             process = self._running = subprocess.Popen(
@@ -148,12 +156,11 @@ class Tree:
             try:
                 code = process.wait(limit_s)
             except subprocess.TimeoutExpired:
-                return None, []
+                return None, ""
             finally:
                 self.stop()
             said.seek(0)
-            summary = said.read().rpartition("short test summary info")[2]
-        return code, re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", summary, re.MULTILINE)
+            return code, said.read()
 
     def stop(self) -> None:
         """End pytest, and what its tests have started: they are in its session."""
@@ -182,12 +189,26 @@ def try_one(mutation: Mutation, tree: Tree, *, quick: bool, limit_s: float) -> d
     return {"name": mutation.name, "quick": quick, "killed_by": killer, "test": test, "seconds": seconds}
 
 
+def try_schedules(mutation: Mutation, tree: Tree, n: int, *, limit_s: float) -> dict[str, Any]:
+    """Return a row as `try_one` does: the first schedule of `simulation` that finds a mutation, and no other test."""
+    began = time.monotonic()
+    with tree.planted(mutation):
+        code, said = tree.run("simulation", "0", "--runs", str(n), "--first", limit_s=limit_s)
+    if code is None:
+        killer: str | None = f"no end within {limit_s:g} s"
+    else:
+        killer = None if code == 0 else said.strip().splitlines()[-2 if code == 1 else -1].partition("simulation ")[2]
+    seconds = round(time.monotonic() - began, 1)
+    return {"name": mutation.name, "schedules": n, "killed_by": killer, "test": None, "seconds": seconds}
+
+
 def main() -> int:
     """Plant the defects; return 1 if one survives, or if a test that killed one fails without it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only say what is wrong with the list")
     parser.add_argument("--quick", action="store_true", help="run the tests of `make test`, not all of them")
     parser.add_argument("--only", action="append", default=[], help="part of a name; may be given several times")
+    parser.add_argument("--schedules", type=int, help="plant those that simulation ought to find, for so many seeds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds until a run counts as a hang")
     parser.add_argument("--out", type=Path, help="a file to which a line of JSON is appended for each")
@@ -197,6 +218,8 @@ def main() -> int:
     if wrong or asked.check:
         return int(bool(wrong))
     chosen = [m for m in MUTATIONS if not asked.only or any(part in m.name for part in asked.only)]
+    if asked.schedules:
+        chosen = [m for m in chosen if _SIMULATED in m.paths]
     if not chosen:
         parser.error(f"no mutation is named {' or '.join(asked.only)}")
     rows: list[dict[str, Any]] = []
@@ -209,6 +232,8 @@ def main() -> int:
         def run(mutation: Mutation) -> dict[str, Any]:
             tree = idle.get()
             try:
+                if asked.schedules:
+                    return try_schedules(mutation, tree, asked.schedules, limit_s=asked.limit)
                 return try_one(mutation, tree, quick=asked.quick, limit_s=asked.limit)
             finally:
                 idle.put(tree)

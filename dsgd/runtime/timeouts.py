@@ -38,7 +38,7 @@ class Timeouts:
     peer : float or None, default None
         How long a rank waits for a peer that says nothing, and the job for ranks to start or to end (300).
     queue : float or None, default None
-        How long the job waits for other jobs to release its workers (86,400).
+        How long the job waits for other jobs to release its workers, or for a cluster to have some (86,400).
     hung : float or None, default None
         How long a worker may send no heartbeat before it is taken to hang (15).
     lease : float or None, default None

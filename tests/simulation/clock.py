@@ -1,9 +1,8 @@
 """Processes on a virtual clock: event loops, threads that run one at a time, and a network between them.
 
 A process has an event loop and threads. All of them are driven by one queue of events in virtual time, so that a seed
-decides everything: `World.run` takes the next event, and runs it if its process is alive and awake. A thread of a
-process is a real one, since product code blocks in it, but only one runs at any moment: it gets the turn from the queue
-and gives it back when it waits.
+decides everything: `World.run` takes the next event, and runs it if its process is alive and awake. Product code blocks
+in a thread of a process, so it has a stack of its own: a greenlet, which runs until it waits.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ import heapq
 import itertools
 import queue
 import random
-import threading
 from collections.abc import Callable
 from functools import partial
 from math import inf
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 
 class BrokenPromiseError(Exception):
@@ -27,6 +27,34 @@ class BrokenPromiseError(Exception):
 
 class Killed(BaseException):
     """Raised in the threads of a process that has died."""
+
+
+class Handle:
+    """Something that a loop is to call; like `asyncio.TimerHandle`, which takes thrice as long to make."""
+
+    __slots__ = ("_call", "_loop")
+
+    def __init__(self, loop: Loop, call: Callable[[], object]) -> None:
+        self._loop, self._call = loop, call
+
+    def cancel(self) -> None:
+        self._call = nothing
+
+    def cancelled(self) -> bool:
+        return self._call is nothing
+
+    def __call__(self) -> None:
+        asyncio._set_running_loop(self._loop)
+        try:
+            self._call()
+        except Exception as error:
+            self._loop.call_exception_handler({"message": f"{self._call!r} raised", "exception": error})
+        finally:
+            asyncio._set_running_loop(None)
+
+
+def nothing() -> None:
+    """Do what was cancelled."""
 
 
 class Loop(asyncio.AbstractEventLoop):
@@ -45,29 +73,19 @@ class Loop(asyncio.AbstractEventLoop):
     def is_running(self) -> bool:
         return self._process.alive
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
-        return self.call_at(self.time(), callback, *args, context=context)
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_at(self._process.world.now, callback, *args, context=context)
 
     call_soon_threadsafe = call_soon
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_at(self._process.world.now + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._process.world.push(when, self._process, partial(self._run, handle))
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        call = partial(callback, *args) if context is None else partial(context.run, callback, *args)
+        handle = Handle(self, call)
+        self._process.world.push(when, self._process, handle)
         return handle
-
-    def _run(self, handle: asyncio.TimerHandle) -> None:
-        if not handle.cancelled():
-            asyncio._set_running_loop(self)
-            try:
-                handle._run()
-            finally:
-                asyncio._set_running_loop(None)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -125,15 +143,13 @@ class Process:
 
 
 class Thread:
-    """A thread of a process."""
+    """A thread of a process, which runs until it waits."""
 
     def __init__(self, process: Process, function: Callable[[], object]) -> None:
         self.process, self._function = process, function
-        self._go, self._turn, self._error, self.ended = threading.Lock(), 0, None, False
-        self._go.acquire()
-        self._thread = threading.Thread(target=self._main, daemon=True)
+        self._turn, self._error, self.ended = 0, None, False
+        self._greenlet = greenlet(self._main)
         process.threads.append(self)
-        self._thread.start()
         process.world.push(process.world.now, process, partial(self.wake, 0))
 
     def wake(self, turn: int) -> None:
@@ -141,11 +157,9 @@ class Thread:
         if turn == self._turn and not self.ended:
             world = self.process.world
             before, world.running = world.running, self
-            self._go.release()
-            world.turn.acquire()
+            self._greenlet.parent = getcurrent()
+            self._greenlet.switch()
             world.running = before
-            if self.ended:
-                self._thread.join()
 
     def interrupt(self, error: BaseException) -> None:
         """Raise an error where it waits."""
@@ -159,8 +173,7 @@ class Thread:
             raise Killed
         if timeout_s < inf:
             world.push(world.now + timeout_s, self.process, partial(self.wake, self._turn))
-        world.turn.release()
-        self._go.acquire()
+        self._greenlet.parent.switch()
         self._turn += 1
         if not self.process.alive:
             raise Killed
@@ -175,7 +188,6 @@ class Thread:
         return lambda: world.push(world.now, self.process, partial(self.wake, turn))
 
     def _main(self) -> None:
-        self._go.acquire()
         self._turn += 1
         try:
             if self.process.alive:
@@ -187,7 +199,6 @@ class Thread:
         finally:
             self.ended = True
             self.process.threads.remove(self)
-            self.process.world.turn.release()
 
 
 class Event:
@@ -233,8 +244,6 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.now = seed, 0.0
-        self.turn = threading.Lock()
-        self.turn.acquire()
         self.running: Thread | None = None
         self.processes: list[Process] = []
         self.trace: list[str] = []
@@ -268,9 +277,9 @@ class World:
         """Let something happen in a process, or to all of them."""
         heapq.heappush(self._queue, (when, next(self._numbers), process, call))
 
-    def run(self, until_s: float, done: Callable[[], bool] = lambda: False) -> None:
+    def run(self, until_s: float) -> None:
         """Let time pass."""
-        while self._queue and self._queue[0][0] <= until_s and self.failure is None and not done():
+        while self._queue and self._queue[0][0] <= until_s and self.failure is None:
             when, number, process, call = heapq.heappop(self._queue)
             self.now = max(self.now, when)
             if process is not None and process.stalled_until > self.now:

@@ -1,195 +1,42 @@
 """Fits on a simulated cluster: the product's own client, scheduler plugin and worker plugin, hurt as a seed says.
 
-Only what a rank does between its rendezvous and its end is a model here (`Member`): it trains epochs, meets its peers
-after each, keeps snapshots. Everything else is the product, on the clock and the network of `simulation.clock`.
+Only what a rank does between its rendezvous and its end is a model (`simulation.ranks`). Everything else is the product
+(`simulation.product`).
 """
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import itertools
-import logging
-import pickle
-import queue
 import random
-import sys
-import threading
-import uuid
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Final
-from unittest import mock
-
-import psutil
 
 from dsgd import Gang
 from dsgd.errors import (
-    AbortedError,
+    CheckpointError,
+    ClusterError,
     ClusterUnreachableError,
     DsgdError,
     GangTimeoutError,
-    PausedError,
+    RankError,
     WorkerLostError,
 )
-from dsgd.ledger import RankLedger
-from dsgd.runtime import dask_internals, messages
-from dsgd.runtime.gang import client as client_module
-from dsgd.runtime.gang import cluster, job, job_handle
-from dsgd.runtime.scheduler import jobs, plugin, registry
+from dsgd.runtime.checkpoints import checkpoint
+from dsgd.runtime.gang import job
 from dsgd.runtime.timeouts import Restart, Timeouts, as_policy
-from dsgd.runtime.worker import member as member_module
-from dsgd.runtime.worker import plugin as worker_plugin
-from dsgd.runtime.worker import rendezvous
-from simulation.clock import WORLD, Answer, Clock, Event, Queue, Thread, World
+from simulation.clock import Thread, World, nothing
 from simulation.nodes import Client, Scheduler, Worker
+from simulation.ranks import Folder, Member, Wire
 
 LIMITS: Final = Timeouts(peer=4.0, queue=40.0, hung=2.0, lease=5.0, scheduler=6.0)
 #: Within this time every fit has ended, whatever happens; faults end after `_FAULTS_S`.
-_END_S: Final = 90.0
+_END_S: Final = 150.0
 _FAULTS_S: Final = 14.0
 #: After the last client: a lease, and how long ranks that hang keep something then.
 _LINGER_S: Final = 18.0
-
-
-class Wire:
-    """The connections between the ranks of one gang."""
-
-    def __init__(self, workers: Sequence[str]) -> None:
-        self.workers, self.event = list(workers), Event()
-        self.present: dict[int, Member] = {}
-        self.left: set[int] = set()
-        self.done: dict[int, int] = {}  # epochs of each member
-        self.snapshots: dict[int, int] = {}
-        self.pauses: dict[int, bool] = {}
-
-
-class Member(member_module._Member):
-    """The ranks of one worker: one rank that trains epochs."""
-
-    def run(self, cleanup: contextlib.ExitStack) -> member_module.MemberOutcome:
-        """Do what a member does, in the order in which it does it."""
-        task, state, worker = self._task, self._job, self._worker
-        shown = task.credentials
-        world: Any = WORLD[0]
-        state.abort.check()
-        n_epochs, raises_at = self._args
-        self._pack_blocks(world)
-        state.abort.check()
-        context = rendezvous.MemberContext(worker, state, shown, task.orders.wires, task.orders.timeout_s)
-        listener: Any = SimpleNamespace(address=f"{worker.name}/{shown.epoch}", look=lambda *args: None)
-        table = rendezvous._wait_for_all(context, listener, self._link)
-        key = shown.job_id, shown.epoch
-        wire = self.wire = world.wires.setdefault(key, Wire(table["workers"]))
-        if wire.workers != table["workers"] or wire.workers[shown.member] != worker.address:
-            world.broken(f"member {shown.member} of {worker.name} got the table of another gang")
-        if shown.member in wire.present:
-            world.broken(f"member {shown.member} of a gang runs twice")
-        keeper = state.kept.keepers[0]
-        wire.present[shown.member] = self
-        wire.snapshots[shown.member] = keeper.latest or 0
-        worker.when_killed.append(wire.event.notify)
-        cleanup.callback(self._leave)
-        state.abort.on_set(wire.event.notify)
-        wire.event.notify()
-        self._await(lambda peer: peer in wire.present)
-        first = max(wire.snapshots.values())
-        for epoch in range(first, n_epochs):
-            self._work(world.chance(f"train {worker.name}").choice((0.02, 0.1, 0.3)))
-            if raises_at == (shown.member, epoch):
-                world.faults.append("program")
-                raise ValueError("as planned")
-            world.trains(self, epoch, first)
-            wire.done[shown.member] = epoch
-            wire.pauses[epoch] = wire.pauses.get(epoch, False) or keeper.pause_requested
-            wire.event.notify()
-            self._await(lambda peer: wire.done.get(peer, -1) >= epoch)  # noqa: B023
-            if task.orders.keeps:
-                keeper.latest = epoch + 1
-            if wire.pauses[epoch] and epoch + 1 < n_epochs:
-                raise PausedError("the gang is formed again with more ranks")
-        records = [RankLedger(shown.member).records()]
-        stats = [{"rank": shown.member, "worker": worker.address, "host": worker.host}]
-        return member_module.MemberOutcome(True, pickle.dumps(n_epochs), stats, records, [])
-
-    def _pack_blocks(self, world: Any) -> None:
-        """Fetch blocks from who has them, unless the same ones are packed here, and pack them."""
-        task, kept = self._task, self._job.kept
-        if not task.orders.keeps or kept.blocks != task.place.blocks:
-            kept.drop_data()
-            for key in task.keys:
-                deadline = world.now + task.orders.timeout_s
-                while key not in world.scheduler.tasks or not world.scheduler.tasks[key].who_has:
-                    was_known = world.scheduler.lost_at.get(key, world.now) < world.surveyed_at.get(key, 0.0)
-                    if was_known and world.runs(task.credentials):
-                        world.broken(f"a gang was planned that needs {key}, which was lost before")
-                    if world.now >= deadline:
-                        raise GangTimeoutError(f"no worker holds {key}")
-                    self._work(0.1)
-        chance = world.chance(f"pack {self._worker.name}")
-        self._work(chance.choice((0.0, 0.0, 0.05, 0.05, 0.05, 0.3, 0.3, 0.3, 0.3, 6.0)))
-        kept.blocks = task.place.blocks if task.orders.keeps else None
-
-    def _work(self, seconds: float) -> None:
-        Clock.sleep(seconds)
-        self._job.abort.check()
-
-    def _leave(self) -> None:
-        self.wire.left.add(self._task.credentials.member)
-        self.wire.event.notify()
-
-    def _await(self, has_come: Callable[[int], bool]) -> None:
-        """Wait for all peers, as transports do."""
-        world, wire = WORLD[0], self.wire
-        deadline = world.now + self._task.orders.timeout_s
-        while True:
-            late = [
-                peer
-                for peer in range(len(wire.workers))
-                if not has_come(peer) or world.is_cut(self._worker.name, wire.present[peer]._worker.name)
-            ]
-            if not late:
-                return
-            self._job.abort.check()
-            for peer in late:
-                if peer in wire.left or (peer in wire.present and not wire.present[peer]._worker.alive):
-                    raise AbortedError(f"rank {peer} has gone")
-            if world.now >= deadline:
-                raise GangTimeoutError(f"nothing from rank {late[0]}")
-            wire.event.wait(min(0.5, deadline - world.now))
-
-
-class WatchedRegistry(registry.Registry):
-    """The registry, whose promises are checked."""
-
-    def _fenced(self, job_id: str, epoch: int, token: bytes, member: int) -> Any:
-        found = super()._fenced(job_id, epoch, token, member)
-        if found is not None and found.epoch != epoch:
-            WORLD[0].broken("an epoch that is over was heard")
-        return found
-
-    def check(self) -> None:
-        """Check leases and queue."""
-        world: Any = WORLD[0]
-        for worker, job_id in self.leases.items():
-            found = self.jobs.get(job_id)
-            if found is None or found.phase == "queued" or worker not in found.workers:
-                world.broken(f"{worker} is leased to a job that does not hold it")
-        earlier: set[str] = set()
-        for found in self.jobs.values():
-            if found.phase == "granted" and found.failure is None:
-                if not all(self.leases.get(worker) == found.job_id for worker in found.workers):
-                    world.broken("a gang runs on a worker that is leased to another")
-                if (found.job_id, found.epoch) not in world.granted and not earlier.isdisjoint(found.workers):
-                    world.broken("a later job was let past an earlier one that waits for its workers")
-            if found.phase != "queued":
-                world.granted.add((found.job_id, found.epoch))
-            elif not found.stopped:
-                if earlier.isdisjoint(found.workers) and self.leases.keys().isdisjoint(found.workers):
-                    world.broken("a job waits for workers that are free")
-                earlier.update(found.workers)
 
 
 @dataclass
@@ -200,6 +47,7 @@ class Fit:
     raises_at: tuple[int, int] | None
     options: dict[str, Any]
     is_scattered: bool
+    saves: bool
     client: Client
     title: str = ""
     ended: float | None = None
@@ -215,14 +63,23 @@ def pack(blocks: Any, rank: int) -> None:
 
 
 class Schedule(World):
-    """Clients that fit on a small cluster, and what happens to it; everything is drawn from a seed."""
+    """Clients that fit on a small cluster, and what happens to it; everything is drawn from a seed.
 
-    def __init__(self, seed: int) -> None:
+    Clients and faults are its parts, which are numbered; those of `without` are drawn all the same, and do nothing.
+    """
+
+    def __init__(self, seed: int, without: Collection[int] = ()) -> None:
         super().__init__(seed)
+        self.n_parts, self._without = 0, without
         chance = self.chance("schedule")
         self.wires: dict[Any, Wire] = {}
         self.granted: set[tuple[str, int]] = set()
         self.trained: dict[tuple[str, int, int], int] = {}
+        self.places: dict[tuple[str, int], set[str]] = {}  # the workers of each gang
+        self.kept: dict[tuple[str, str], tuple[int, int]] = {}  # by job and process: gang and epochs of its snapshot
+        self.folders: dict[str, Folder] = {}
+        self.littered: set[str] = set()
+        self.acknowledged: dict[str, int] = {}  # by job: epochs of its last checkpoint
         self.faults: list[str] = []
         self.surveyed_at: dict[str, float] = {}  # when a client last asked for a block
         self.slowness = chance.choice((0.2, 1.0, 1.0, 4.0, 10.0))
@@ -235,21 +92,22 @@ class Schedule(World):
         self.fits: list[Fit] = []
         for k in range(chance.choice((1, 1, 2, 2, 3))):
             self._begin_client(k, chance)
-        #: Faults that come as long after the job log has so many entries.
-        self.later: dict[int, list[tuple[float, Callable[[], object]]]] = {}
+        #: Faults that come as long after the job log has so many entries, or one of a job that stops.
+        self.later: dict[Any, list[tuple[float, Callable[[], object]]]] = {}
         self.scheduler.when_logged = self._when_logged
-        self.scheduler.when_removed = self._removes
+        self.scheduler.when_removed, self.scheduler.when_aside = self._removes, self._sets_aside
         for _ in range(chance.choice((0, 1, 2, 3, 4, 6))):
             fault = getattr(self, chance.choice(FAULTS))
-            hurt = partial(self._hurt, fault, random.Random(chance.random()))
+            hurt = self._part(partial(self._hurt, fault, random.Random(chance.random())))
             if chance.random() < 0.5:
                 self.push(chance.choice((0.5, 2.0, 6.0)) * chance.random(), None, hurt)
             else:
                 delay = chance.choice((0.0, 0.001, 0.01, 0.1, 1.0)) * chance.random()
-                self.later.setdefault(chance.randint(1, 8), []).append((delay, hurt))
+                moment = chance.choice(("stopping", chance.randint(1, 8)))
+                self.later.setdefault(moment, []).append((delay, hurt))
 
-    def _when_logged(self, n_entries: int) -> None:
-        for delay, hurt in self.later.pop(n_entries, ()):
+    def _when_logged(self, moment: Any) -> None:
+        for delay, hurt in self.later.pop(moment, ()):
             self.push(self.now + delay, None, hurt)
 
     def _begin_client(self, k: int, chance: random.Random) -> None:
@@ -258,8 +116,13 @@ class Schedule(World):
         self.clients.append(client)
         for number, fit in enumerate(fits):
             fit.title = f"fit {number} of {client.name}"
-        self.fits += fits
-        self.push(chance.choice((0.0, 0.5, 2.0)) * chance.random(), client, partial(self._start, client, fits))
+        start = self._part(partial(self._start, client, fits))
+        self.fits += fits if start is not nothing else []
+        self.push(chance.choice((0.0, 0.5, 2.0)) * chance.random(), client, start)
+
+    def _part(self, call: Callable[[], object]) -> Callable[[], object]:
+        self.n_parts += 1
+        return nothing if self.n_parts - 1 in self._without else call
 
     def _start(self, client: Client, fits: list[Fit]) -> None:
         # Fits of one client one after the other, or at the same time.
@@ -272,7 +135,8 @@ class Schedule(World):
         n_ranks = chance.choice((None, None, 1, 2))
         policy = chance.choice(("raise", "restart", "restart", "shrink", Restart(at_most=1, remove_hung=True)))
         options = {"on_failure": policy, "elastic": chance.random() < 0.3, "n_ranks": n_ranks}
-        return Fit(chance.choice((1, 4, 12, 24)), raises_at, options, chance.random() < 0.5, client)
+        is_scattered, saves = chance.random() < 0.5, chance.random() < 0.3
+        return Fit(chance.choice((1, 4, 12, 24)), raises_at, options, is_scattered, saves, client)
 
     # ---- what happens
 
@@ -302,7 +166,7 @@ class Schedule(World):
         state = self.scheduler.workers.get(worker.address)
         if state is not None and state.node is worker:
             self.scheduler.drop_worker(worker.address, how)
-        self.push(self.now + chance.choice((0.05, 0.2, 1.0, 5.0)), None, partial(self.come, worker.host))
+        self.push(self.now + chance.choice((0.05, 0.2, 1.0, 5.0, 1000.0)), None, partial(self.come, worker.host))
 
     def leave(self, chance: random.Random) -> None:
         """Lose the connection of a worker to the scheduler: both take it for gone."""
@@ -354,6 +218,21 @@ class Schedule(World):
         """Let other tasks have the thread of a worker."""
         self._some_worker(chance).busy_until = self.now + chance.choice((0.5, 3.0, 6.0))
 
+    def starve(self, chance: random.Random) -> None:
+        """Let a worker open no more files for a while."""
+        self._some_worker(chance).starved_until = self.now + chance.choice((0.5, 3.0, 6.0))
+
+    def litter(self, chance: random.Random) -> None:
+        """Put a file that looks like a checkpoint where fits write theirs."""
+        if self.fits:
+            path = chance.choice(self.fits).title
+            self.littered.add(path)
+            self.folder(path).files[LITTER] = b"of somebody else"
+
+    def folder(self, path: str) -> Folder:
+        """Return the folder of a path."""
+        return self.folders.setdefault(path, Folder(path))
+
     def kill_client(self, chance: random.Random) -> None:
         """End a client."""
         client = chance.choice(self.clients)
@@ -402,7 +281,12 @@ class Schedule(World):
             options = dict(fit.options)
             n_ranks = options.pop("n_ranks")
             gang = Gang(client, timeouts=LIMITS, transport="tcp", **options)
-            arguments = {"pack": pack, "args": (fit.n_epochs, fit.raises_at), "n_ranks": n_ranks, "title": fit.title}
+            arguments = {
+                "pack": pack,
+                "args": (fit.n_epochs, fit.raises_at, fit.title if fit.saves else ""),
+                "n_ranks": n_ranks,
+                "title": fit.title,
+            }
             arguments["reload"] = send if fit.is_scattered else None
             try:
                 fit.outcome = job.run_on_cluster(program, blocks, client=gang, block_rows=[1] * 4, **arguments)
@@ -428,6 +312,27 @@ class Schedule(World):
             self.broken(f"member {shown.member} trains epoch {epoch} after {self.trained.get(key)}")
         self.trained[key] = epoch
 
+    def resumes(self, worker: Worker, shown: Any, n_epochs: int) -> None:
+        """Check that a worker that has stayed in the gangs of a job has its snapshot."""
+        gang, had = self.kept.get((shown.job_id, worker.name), (shown.epoch, 0))
+        gangs = (self.places.get((shown.job_id, k)) for k in range(gang, shown.epoch))
+        if had > n_epochs and all(workers is None or worker.address in workers for workers in gangs):
+            self.broken(f"{worker.name} has lost a snapshot of {had} epochs")
+
+    def answers(self, address: str, for_s: float = 1.0) -> bool:
+        """Return whether a worker is awake and not cut off, and was for so long."""
+        node = self.workers[address.removeprefix("tcp://").partition(":")[0]]
+        since = max(0.0, self.now - for_s)
+        is_cut = self._cut.get(frozenset((node.name, "scheduler")), 0.0) > since
+        # Of very slow messages an answer takes longer than a fit is patient.
+        return (
+            node.alive
+            and node.status == "running"
+            and node.stalled_until <= since
+            and not is_cut
+            and self.slowness <= 4.0
+        )
+
     def _judge(self, fit: Fit) -> None:
         """Check that a fit has ended as it may, for a reason that there is."""
         error = fit.outcome
@@ -443,22 +348,34 @@ class Schedule(World):
             return
         if isinstance(getattr(error, "__cause__", None), ValueError):
             reasons = {"program"} if fit.raises_at is not None else set()
+        elif isinstance(error, RankError) and isinstance(error.__cause__, OSError):
+            reasons = {"starve"}
         else:
             reasons = next((names for kind, names in REASONS.items() if isinstance(error, kind)), {*FAULTS})
             if fit.is_scattered and isinstance(error, GangTimeoutError):  # a block may be lost that a rank waits for
-                reasons = reasons | {"crash", "leave"}
+                reasons = reasons | {"crash", "leave", "restart"}
+            if isinstance(error, GangTimeoutError) and not self.scheduler.workers:
+                reasons = reasons | {"crash", "leave", "restart"}
         if not reasons & set(self.faults):
             self.broken(f"a fit failed for no reason: {error!r}", error)
         self._check_cause(fit)
 
     def _removes(self, worker: Worker) -> None:
-        """Start a worker again that a fit has removed, as a nanny does; check that it did not answer."""
+        """Start a worker again that a fit has removed, as a nanny does."""
+        self._sets_aside(worker)
+        self.push(self.now + 1.0, None, partial(self.come, worker.host))
+
+    def _sets_aside(self, worker: Worker) -> None:
+        """Check that a worker which is set aside did not answer."""
         was_cut = frozenset((worker.name, "scheduler")) in self._cut
         has_hung = was_cut or worker.stalled_until or self.scheduler.stalled_until or not worker.alive
         # Of very slow messages an answer takes longer than a fit is patient.
         if self.slowness <= 4.0 and not has_hung:
-            self.broken(f"{worker.name} was removed, which answers")
-        self.push(self.now + 1.0, None, partial(self.come, worker.host))
+            self.broken(f"{worker.name} was set aside, which answers")
+
+    def is_prompt(self) -> bool:
+        """Return whether messages to and from clients are never late."""
+        return self.slowness <= 1.0 and not _DELAYS & set(self.faults)
 
     def runs(self, shown: Any) -> bool:
         """Return whether a gang has been formed and has no failure yet."""
@@ -470,9 +387,13 @@ class Schedule(World):
     def _jobs(self) -> list[Any]:
         return [found for one in self.scheduler.plugins.values() for found in one.registry.jobs.values()]
 
+    def jobs_of(self, fit: Fit) -> set[str]:
+        """Return the jobs of a fit."""
+        return {record["job"] for record in self.scheduler.log if record.get("title") == fit.title}
+
     def _check_cause(self, fit: Fit) -> None:
         """Check that the client was told why its gang stopped first."""
-        mine = {record["job"] for record in self.scheduler.log if record.get("title") == fit.title}
+        mine = self.jobs_of(fit)
         stops = [record for record in self.scheduler.log if record["job"] in mine and record["state"] == "stopping"]
         if len({(record["job"], record["formed"]) for record in stops}) < len(stops):
             self.broken("a gang stopped for two causes")
@@ -493,7 +414,8 @@ class Schedule(World):
         """Run the schedule; raise `BrokenPromiseError` if an invariant does not hold."""
         try:
             self.run(0.0)
-            self.run(_END_S, lambda: not self._waiting())
+            while self._waiting() and self.now < _END_S and self.failure is None:
+                self.run(self.now + 1.0)
             if self._waiting():
                 self.broken(f"{self._waiting()[0].title} has no end")
             self.run(max(self.now, _FAULTS_S) + _LINGER_S)
@@ -519,14 +441,21 @@ class Schedule(World):
             held = found.registry
             rest += [f"job {job.phase}" for job in held.jobs.values()] + [f"lease of {w}" for w in held.leases]
             rest += [f"meeting {m}" for m in (*found._meetings, *found._changed)]
+        rest += [f"no litter in {path}" for path in self.littered if LITTER not in self.folders[path].files]
         rest += [f"task {task.key}" for task in self.scheduler.tasks.values() if "rank" in task.key]
         for worker in self.workers.values():
             if worker.alive and worker.stalled_until < self.now:
                 rest += ["an open job of a worker"] * len(worker.store) + [f"task {key}" for key in worker.running]
+        for fit in self.fits:
+            n_epochs = max((self.acknowledged.get(job_id, 0) for job_id in self.jobs_of(fit)), default=0)
+            if n_epochs and checkpoint.read_newest(fit.title, {}).position[0] < n_epochs:
+                self.broken(f"a checkpoint of {n_epochs} epochs is not there in the end")
         if rest:
             self.broken(f"left behind: {', '.join(rest)}")
 
 
+#: A file that fits take for a checkpoint of another program.
+LITTER: Final = "checkpoint-7.pt"
 FAULTS: Final = (
     "crash",
     "crash",
@@ -544,6 +473,8 @@ FAULTS: Final = (
     "cut_client",
     "hang_up",
     "busy",
+    "starve",
+    "litter",
     "kill_client",
     "interrupt",
     "cancel",
@@ -556,105 +487,36 @@ _SILENCES: Final = {"pause_worker", "cut_worker", "cut_peers", "busy", *_DELAYS}
 #: Of what must have happened one thing at least where a client is told such an error; else something.
 REASONS: Final = {
     KeyboardInterrupt: {"interrupt"},
+    CheckpointError: {"litter"},
     ClusterUnreachableError: _DELAYS,
     GangTimeoutError: _SILENCES,
+    RankError: _SILENCES,
     WorkerLostError: {"crash", "leave", "restart", *_SILENCES},
+    ClusterError: {"crash", "leave", "restart", "pause_worker", "cut_worker"},
 }
 
 
-def _worker_of_thread() -> Worker:
-    running = WORLD[0].running
-    assert running is not None
-    worker = running.process
-    assert isinstance(worker, Worker)
-    return worker
-
-
-class _Log:
-    def exception(self, text: str, *args: Any) -> None:
-        WORLD[0].broken(f"a message was not understood: {sys.exc_info()[1]!r}", sys.exc_info()[1])
-
-    def warning(self, *args: Any) -> None:
-        pass
-
-
-class _Psutil:
-    """What a worker says of its process is of no use."""
-
-    Error = psutil.Error
-
-    class Process:
-        pid = -1
-
-        def __init__(self, pid: int | None = None) -> None:
-            if pid is not None:
-                raise psutil.NoSuchProcess(pid)
-
-        def create_time(self) -> float:
-            return 0.0
-
-
-def _noted(client: Client, call: str, *args: Any, **options: Any) -> Any:
-    """Call the scheduler; note when it is asked for blocks."""
-    if call == "dsgd_survey":
-        WORLD[0].surveyed_at.update(dict.fromkeys(options["keys"], WORLD[0].now))
-    return client_module.call_scheduler(client, call, *args, **options)
-
-
-@contextlib.contextmanager
-def simulated() -> Iterator[None]:
-    """Put the product on virtual time, in a ``with`` block."""
-    versions = messages.local_versions()
-    now = Clock.monotonic
-    plain = SimpleNamespace(dumps=lambda value: value)
-    events = SimpleNamespace(Lock=threading.Lock, Event=Event)
-
-    def draw_id() -> Any:
-        return uuid.UUID(int=WORLD[0].chance("ids").getrandbits(128))
-
-    def draw_token(n: int) -> bytes:
-        return WORLD[0].chance("ids").randbytes(n)
-
-    patches = [
-        (client_module, {"queue": SimpleNamespace(SimpleQueue=Queue, Empty=queue.Empty)}),
-        (cluster, {"time": Clock, "local_versions": lambda: versions, "call_scheduler": _noted}),
-        (job, {"time": Clock, "require_cluster": lambda found: found, "out_of_pool": contextlib.nullcontext}),
-        (job, {"servers_here": lambda found: []}),
-        (job_handle, {"time": Clock, "threading": events, "uuid": SimpleNamespace(uuid4=draw_id), "_log": _Log()}),
-        (job_handle, {"secrets": SimpleNamespace(token_bytes=draw_token), "owner_here": lambda: "somebody"}),
-        (plugin, {"monotonic": now, "Registry": partial(WatchedRegistry, clock=now), "keep_log": lambda: None}),
-        (plugin, {"Vigil": partial(jobs.Vigil, now)}),
-        (jobs, {"time": Clock, "cloudpickle": plain, "make_installer": lambda *args: b"", "psutil": _Psutil}),
-        (messages, {"local_versions": lambda: versions}),
-        (jobs, {"local_versions": lambda: versions}),
-        (dask_internals, {"_log": _Log(), "has_dashboard": lambda found: False}),
-        (rendezvous, {"time": Clock, "asyncio": SimpleNamespace(run_coroutine_threadsafe=Answer), "_log": _Log()}),
-        (rendezvous, {"cpu_count": lambda: 1}),
-        (member_module, {"get_worker": _worker_of_thread, "secede": lambda: None, "_Member": Member}),
-        (member_module, {"gc": SimpleNamespace(collect=lambda: None)}),
-        (worker_plugin, {"psutil": _Psutil, "keep_log": lambda: None}),
-    ]
-    with contextlib.ExitStack() as stack:
-        for module, changes in patches:
-            stack.enter_context(mock.patch.multiple(module, **changes))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        level = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)
-        stack.callback(logging.disable, level)
-        yield
-
-
-def play(seed: int) -> tuple[list[str], BaseException | None]:
+def play(seed: int, without: Collection[int] = ()) -> tuple[list[str], BaseException | None]:
     """Run the schedule of a seed; return what has happened, and the invariant that does not hold."""
-    schedule = Schedule(seed)
+    schedule = Schedule(seed, without)
     try:
         schedule.run_all()
     except Exception as error:
         return schedule.trace, error
+    finally:
+        gc.collect()  # of the schedule before
     return schedule.trace, None
 
 
-def replay_line(seed: int) -> str:
+def shrunk(seed: int) -> tuple[int, ...]:
+    """Return the parts without which the schedule of a seed fails all the same."""
+    without: tuple[int, ...] = ()
+    for part in reversed(range(Schedule(seed).n_parts)):
+        fewer = *without, part
+        without = fewer if play(seed, fewer)[1] is not None else without
+    return without
+
+
+def replay_line(seed: int, without: Collection[int] = ()) -> str:
     """Return the command that runs a schedule again."""
-    return f"PYTHONPATH=tests python -m simulation {seed}"
+    return " ".join([f"PYTHONPATH=tests python -m simulation {seed}", *map("--without {}".format, without)])

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dsgd.errors import DsgdError
-from dsgd.runtime.messages import WORKER_ANSWER
+from dsgd.runtime.messages import HEARTBEAT, WORKER_ANSWER
 from dsgd.runtime.worker.plugin import WORKER_PLUGIN, GangWorkerPlugin
 from simulation.clock import Process, Thread, World
 
@@ -61,8 +61,9 @@ class Node(Process):
     def receive(self, sender: Node, message: dict[str, Any]) -> None:
         message = dict(message)
         op = message.pop("op")
-        told = {name: message[name] for name in ("action", "member", "epoch") if name in message}
-        self.world.say(f"{sender.name} > {self.name} {op} {told or ''}")
+        if op != HEARTBEAT:
+            told = {name: message[name] for name in ("action", "member", "epoch") if name in message}
+            self.world.say(f"{sender.name} > {self.name} {op} {told or ''}")
         self.stream_handlers[op](**message)
 
 
@@ -114,8 +115,9 @@ class Scheduler(Node):
         self.tasks: dict[str, Task] = {}
         self.log: list[dict[str, Any]] = []
         self.lost_at: dict[str, float] = {}  # blocks that nobody can compute again
-        self.when_logged: Callable[[int], object] = lambda n: None
+        self.when_logged: Callable[[Any], object] = lambda moment: None
         self.when_removed: Callable[[Worker], object] = lambda worker: None
+        self.when_aside = self.when_removed
         self.plugins: dict[str, Any] = {}
         self.extensions = {"publish": SimpleNamespace(datasets={})}
         self.stream_comms = self.workers
@@ -138,6 +140,7 @@ class Scheduler(Node):
         self.world.say(f"job {record['job'][:4]} {shown}")
         self.log.append(record)
         self.when_logged(len(self.log))
+        self.when_logged(record["state"])
 
     def run_function(self, function: Callable[..., Any]) -> Any:
         return function(dask_scheduler=self)
@@ -202,6 +205,8 @@ class Scheduler(Node):
 
     def handle_worker_status_change(self, status: str, worker: WorkerState, stimulus: str) -> None:
         worker.status.name = status
+        if status == "paused":
+            self.when_aside(worker.node)
         self.schedule()
 
     def restart(self) -> None:
@@ -268,7 +273,8 @@ class Worker(Node):
         self.plugins: dict[str, Any] = {}
         self.data: dict[str, Any] = {}
         self.running: dict[str, Any] = {}
-        self.busy_until, self.has_dsgd = 0.0, True
+        self.busy_until = self.starved_until = 0.0
+        self.has_dsgd = True
         self.handlers |= {"plugin-add": self.add_plugin, "echo": lambda data: data, "run": self.run}
         self.stream_handlers |= {"compute-task": self.compute, "free-keys": self.free}
         world.send(self, scheduler, partial(scheduler.add_worker, self))
@@ -366,6 +372,7 @@ class Client(Node):
         self._scheduler = scheduler
         self.scheduler = Remote(self, lambda: scheduler)
         self.futures: dict[str, Future] = {}
+        self._n_tasks = 0
         self.stream_handlers |= {"key-in-memory": self._in_memory, "lost-data": self._lost}
         self.stream_handlers["cancelled-keys"] = partial(self._lost, status="cancelled")
         scheduler.clients[self.id] = self
@@ -380,13 +387,16 @@ class Client(Node):
         self,
         function: Any,
         *args: Any,
-        key: str,
-        workers: Iterable[str] = (),
+        key: str = "",
+        workers: Iterable[str] | None = (),
         is_scattered: bool = False,
         **options: Any,
     ) -> Future:
+        self._n_tasks += 1
+        key = key or f"task {self._n_tasks} of {self.name}"
         found = self.futures[key] = Future(self, key)
-        task = {"key": key, "function": function, "args": args, "workers": list(workers), "run_spec": not is_scattered}
+        task = {"key": key, "function": function, "args": args, "workers": list(workers or ())}
+        task["run_spec"] = not is_scattered
         self.tell("update_graph", client=self, **task)
         return found
 

@@ -145,8 +145,16 @@ class Cluster:
         self.threads: dict[str, int] = {}
         self._turns = itertools.count()
         self.only: list[str] | None = None
+        self._idle_since: float | None = None
         prepare_scheduler(client, self.limits.seconds("scheduler"))
-        self._check(self.survey([]))
+        found = self.survey([])
+        if not found["n_meant"] and self._names is None and not self.resources:
+            most_s = self.limits.seconds("queue")
+            warn_user(f"the cluster has no workers: the fit waits for one, at most {most_s:g} s.", RuntimeWarning)
+            # As all of Dask does. A cluster that scales starts a worker where there is a task.
+            self.settle([self.submit(int)], "waiting for a worker")
+            found = self.survey([])
+        self._check(found)
 
     def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
         """Return the workers, and size and holders of blocks with these keys; see `GangSchedulerPlugin.survey`."""
@@ -239,8 +247,17 @@ class Cluster:
     def check_silence(
         self, doing: str, workers: Sequence[str] = (), keys: Sequence[Any] = (), limit: str = "hung"
     ) -> None:
-        """Raise if a worker that is needed, for itself or for some keys, is silent for too long or has left."""
+        """Raise if a worker that is needed, for itself or for some keys, is silent for too long or has left.
+
+        Or if there has been none for the keys for as long as a job waits for workers.
+        """
         silent_s, worker, host = self.silence(workers, keys)
+        self._idle_since = (self._idle_since or time.monotonic()) if keys and not worker else None
+        if self._idle_since and time.monotonic() - self._idle_since > self.limits.seconds("queue"):
+            raise GangTimeoutError(
+                f"{doing}: no worker has begun with it within {self.limits.seconds('queue'):g} s. Are there any "
+                "that are free? timeouts=Timeouts(queue=...) sets how long to wait."
+            )
         if silent_s == inf:
             raise ClusterError(f"{doing}: worker {worker}, which was to do it, has left the cluster. Fit again.")
         if silent_s > self.limits.seconds(limit):

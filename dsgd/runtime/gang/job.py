@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import cloudpickle
 
@@ -379,9 +379,15 @@ def _train(
         futures.append(future)
         handle.futures.append(future)
     recovery.started(plan)
+    needed, gone = recovery.fetched(plan), set[int]()
 
     def stalled(status: Mapping[str, Any]) -> list[MemberPlan]:
         recovery.look_for_newcomers(plan)
+        # Ranks that have met need no blocks any more. Of others this status knew, if it was asked for after a loss.
+        if not status["met"]:
+            if gone:
+                recovery.raise_lost(plan, min(gone))
+            gone.update(index for index in needed if blocks.futures[index].status == "cancelled")
         return [plan.members[number] for number in sorted(set(range(len(futures))) - set(status["started"]))]
 
     with slow_timers(servers_here(handle.client)):
@@ -414,7 +420,7 @@ def _collect(
     return values
 
 
-_OF_MACHINES: Final = ("lost", "hung", "aborted", "unheard", "lapsed", "late")
+_OF_MACHINES: Final = ("lost", "hung", "aborted", "unheard", "lapsed", "late", "rows")
 
 #: Texts for the rank that a failure of a machine names.
 _WHAT: Final = {
@@ -423,6 +429,7 @@ _WHAT: Final = {
     "aborted": "could not reach its peers",
     "unheard": "waited for a peer in vain",
     "late": "did not start",
+    "rows": "could not get its rows, which were lost",
 }
 _ASK_S: Final = 2.0
 _LOOK_S: Final = 1.0
@@ -511,6 +518,12 @@ class Recovery:
 
         Such blocks are only packed: together with others, or for more ranks, they have to be packed again.
         """
+        lost = {index for index in self.fetched(plan) if not survey["blocks"][index]["holders"]}
+        self._fetched |= lost
+        return bool(lost)
+
+    def fetched(self, plan: Plan) -> set[int]:
+        """Return the blocks of those members of a plan that have not packed them."""
         ranks = {} if self._plan is None else {one.worker.address: one.n_ranks for one in self._plan.members}
         packs = (
             member
@@ -518,9 +531,14 @@ class Recovery:
             if self.kept.get(member.worker.address) != member.blocks
             or ranks.get(member.worker.address) != member.n_ranks
         )
-        lost = {index for member in packs for index in member.blocks if not survey["blocks"][index]["holders"]}
-        self._fetched |= lost
-        return bool(lost)
+        return {index for member in packs for index in member.blocks}
+
+    def raise_lost(self, plan: Plan, index: int) -> NoReturn:
+        """Raise the error of a block that its last worker has taken with it before a rank had it."""
+        member = next(member for member in plan.members if index in member.blocks)
+        place = {"rank": member.first_rank, "worker": member.worker.address, "host": member.worker.host}
+        self._handle.failure = {"kind": "rows", **place}
+        raise GangError(f"block {index}, which {member} needs, was lost with the worker that held it.")
 
     def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo]) -> Plan:
         """Return the plan of the next gang; see `make_plan` for errors."""

@@ -198,9 +198,13 @@ class GangSchedulerPlugin(SchedulerPlugin):
         Blocks of the job that only they hold are given up and made again; tasks and data of other users are left alone.
         """
         stimulus, job = f"dsgd-hung-{monotonic()}", self.registry.jobs.get(job_id)
+        if job is None or job.phase == "closed":
+            return
         # Another process, even one without dsgd, may have come at the address of one, or others have got the workers.
-        own = set[str]() if job is None or job.phase == "closed" else job.opened.intersection(self.admission.ready)
+        own = job.opened.intersection(self.admission.ready)
         for ws in [self.scheduler.workers[name] for name in workers if name in own and name in self.scheduler.workers]:
+            if self._vigil.silence_s(self._heard.get(ws.address, 0.0)) < 0.5 * job.hung_after_s:
+                continue  # only its answer to the client was late
             if remove:
                 await dask_internals.remove_worker(self.scheduler, ws, stimulus)
                 continue

@@ -110,8 +110,8 @@ class Registry:
         - returned: ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well)
           or ``"failed"``; ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that
           is not in it), and ``ahead``, the workers it waits for that others hold; ``started`` and ``live``
-          members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None; ``why``, for an
-          unknown job the record of how it ended, if it was known recently.
+          members; ``met``, whether all have joined; ``failure``, a record (kind, rank, worker, host, text, pickled)
+          or None; ``why``, for an unknown job the record of how it ended, if it was known recently.
         """
         self._sweep()
         job = self.jobs.get(job_id)
@@ -134,6 +134,7 @@ class Registry:
             "ahead": sorted(self._taken(job)) if state == "queued" else [],
             "started": sorted(job.started),
             "live": sorted(job.live),
+            "met": bool(job.table),
             "failure": job.failure,
         }
 
