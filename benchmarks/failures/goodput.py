@@ -17,14 +17,13 @@ import statistics
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from distributed import Client
 from sklearn.datasets import make_classification
 
 from benchmarks.common.measuring import Options, Rows, report, workers
-from benchmarks.failures.recovery import MODEL, Watched
 from dsgd import Gang, SGDClassifier
 from dsgd.runtime import Restart
 from dsgd.sim import Compute, Failures, SimulatedCluster
@@ -35,8 +34,18 @@ QUICK = "one fit at each rate"
 REPEATS = (4, 1)
 
 N_WORKERS, TWIN_EPOCHS = 2, 60
+MODEL = {"alpha": 1e-4, "tol": None, "random_state": 0, "sync": 256, "average": True}
 #: Kills of a worker in an hour.
 CASES = ("120", "240", "480")
+
+
+class Watched(SGDClassifier):
+    """A classifier that tells `watch` what its ranks publish."""
+
+    watch: Callable[[Mapping[str, Any]], None] | None = None
+
+    def _listener(self) -> Any:
+        return self.watch
 
 
 class Killer:
