@@ -1,16 +1,10 @@
-"""Test accuracy beside scikit-learn's SGD with the same hyper-parameters, in process and on worker processes.
+"""Test accuracy beside scikit-learn's SGD, all defaults of both libraries, ours on one thread and on two.
 
-Prints one line per dataset: the mean over seeds of scikit-learn's score, of ours in this process and of ours on two
-workers (R2 for the regression set), and writes one row per run. Sets that are not on this machine are
+Prints one line per dataset: the mean and the standard deviation over seeds of each (R2 for the regression set), and the
+difference of the means with its standard error, and writes one row per run. Sets that are not on this machine are
 skipped and named: `dsgd datasets fetch NAME` gets them.
 
-    python -m benchmarks run accuracy --out rows.jsonl
-
-With ``--defaults`` both libraries train with all their defaults (and ``--alpha``, where given), ours on one thread and
-on two, on more sets, small ones that come with scikit-learn among them; the line then has the mean and the standard
-deviation over seeds of each, and the difference of the means with its standard error.
-
-    python -m benchmarks run accuracy --defaults --repeats 16 --out rows.jsonl
+    python -m benchmarks run accuracy --repeats 16 --out rows.jsonl
 """
 
 from __future__ import annotations
@@ -20,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from distributed import Client
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier as PlainClassifier
@@ -28,29 +21,17 @@ from sklearn.linear_model import SGDRegressor as PlainRegressor
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
-from benchmarks.common.measuring import Options, Rows, table, timed, workers
+from benchmarks.common.measuring import Options, Rows, table, timed
 from benchmarks.common.suite import where_found
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.datasets import load
 
-PAGE = "performance"
+PAGE = "estimators"
 QUICK_S = 40
 QUICK = "one seed"
 REPEATS = (3, 1)
 
-#: Name, and what differs from the defaults; the same for both libraries.
-EQUAL: dict[str, dict[str, Any]] = {
-    "ijcnn1": {"alpha": 1e-4, "average": True},
-    "a9a": {"alpha": 1e-4, "average": True},
-    "w8a": {"alpha": 1e-4, "average": True},
-    "usps": {"alpha": 1e-4, "average": True},
-    "news20": {"alpha": 1e-5, "average": True},
-    "covtype-subset": {"alpha": 1e-5, "average": True},
-    "cadata": {"alpha": 1e-4, "average": True},
-}
-EPOCHS = 20
-
-#: The sets of ``--defaults``, and the most training rows taken of each: scikit-learn needs minutes a fit on more.
+#: The sets, and the most training rows taken of each: scikit-learn needs minutes a fit on more.
 DEFAULT_SETS: dict[str, int | None] = {
     "wine": None,
     "breast_cancer": None,
@@ -68,7 +49,7 @@ DEFAULT_SETS: dict[str, int | None] = {
     "mnist": 6_000,
     "news20": 4_000,
 }
-CASES = tuple({**EQUAL, **DEFAULT_SETS})
+CASES = tuple(DEFAULT_SETS)
 REGRESSION = {"cadata"}
 # Rows and targets to train on and to test on.
 Data = tuple[Any, Any, Any, Any]
@@ -132,19 +113,7 @@ def scores_of(
     return scores
 
 
-def compare(name: str, seeds: range, client: Client, rows: Rows, line: Callable[..., None]) -> None:
-    """Run one dataset and print its line."""
-    options = {"max_iter": EPOCHS, "tol": None, **EQUAL[name]}
-    where = {"in process": {}, "2 workers": {"sync": 256, "client": client}}
-    data = split(name)
-    y_test, scores = data[-1], scores_of(name, data, where, options, seeds, rows)
-    majority = np.nan if name in REGRESSION else np.unique(y_test, return_counts=True)[1].max() / len(y_test)
-    means = [values.mean() for values in scores.values()]
-    gaps = [mean - means[0] for mean in means[1:]]
-    line(name, 100 * majority, *means, min(gaps), "yes" if min(gaps) >= -0.5 else "NO")
-
-
-def compare_defaults(name: str, seeds: range, options: dict[str, Any], rows: Rows, line: Callable[..., None]) -> None:
+def compare(name: str, seeds: range, options: dict[str, Any], rows: Rows, line: Callable[..., None]) -> None:
     """Run one dataset with the defaults of both libraries and print its line."""
     X, y, *test = split(name)
     most = DEFAULT_SETS[name]
@@ -159,8 +128,7 @@ def compare_defaults(name: str, seeds: range, options: dict[str, Any], rows: Row
 
 
 OPTIONS = {
-    "--defaults": {"action": "store_true", "help": "compare the defaults of both libraries"},
-    "--alpha": {"type": float, "help": "with --defaults: another strength of the penalty"},
+    "--alpha": {"type": float, "help": "another strength of the penalty"},
 }
 
 
@@ -168,18 +136,10 @@ def run(arguments: Options, rows: Rows) -> None:
     """Run all cases and print the table; a seed for every repeat."""
     seeds = range(arguments.repeats)
     warnings.simplefilter("ignore", ConvergenceWarning)
-    if arguments.defaults:
-        options = {} if arguments.alpha is None else {"alpha": arguments.alpha}
-        title = f"test accuracy (R2 for cadata), %, mean (sd) over {len(seeds)} seed(s), defaults {options or ''}"
-        heads = ("scikit-learn", "one thread", "two threads", "one gains", "two gain:+.2f")
-        with table(title, "set", *heads) as line:
-            for name in [name for name in DEFAULT_SETS if name in arguments.only]:
-                with where_found(name):
-                    compare_defaults(name, seeds, options, rows, line)
-        return
-    title = f"test accuracy (R2 for cadata), %, mean over {len(seeds)} seed(s), {EPOCHS} epochs, averaged SGD"
-    heads = ("majority:.2f", "scikit-learn:.2f", "in process:.2f", "2 workers:.2f", "worst gap:+.2f", "<= 0.5?")
-    with table(title, "set", *heads) as line, workers(2) as client:
-        for name in [name for name in EQUAL if name in arguments.only]:
+    options = {} if arguments.alpha is None else {"alpha": arguments.alpha}
+    title = f"test accuracy (R2 for cadata), %, mean (sd) over {len(seeds)} seed(s), defaults {options or ''}"
+    heads = ("scikit-learn", "one thread", "two threads", "one gains", "two gain:+.2f")
+    with table(title, "set", *heads) as line:
+        for name in arguments.only:
             with where_found(name):
-                compare(name, seeds, client, rows, line)
+                compare(name, seeds, options, rows, line)

@@ -249,7 +249,7 @@ def _write_names(canvas: Canvas, axes: Sequence[Any], panels: Sequence[figures.P
         FigureCanvasAgg(canvas)
         canvas.draw_without_rendering()  # until then nobody knows where the panels are
     for axis, panel, texts in named:
-        lines = [mark for mark in panel.marks if isinstance(mark, figures.Line) and mark.marker]
+        lines = [mark for mark in panel.marks if isinstance(mark, figures.Line) and (mark.marker or mark.written)]
         points = axis.transData.transform([point for mark in lines for point in zip(mark.x, mark.y, strict=True)])
         taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in points]
         for text, at in texts:

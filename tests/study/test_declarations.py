@@ -22,8 +22,8 @@ TINY = [DataSource("a9a-like", 400)]
 #: By study: its smallest size, how many runs it then has, and the same on the command line.
 SMALLEST: dict[str, tuple[dict[str, Any], int, str]] = {
     "collectives": (
-        {"wires": ("inproc",), "ranks": (2,), "sizes": (8, 4096), "algorithms": ("ring", "binomial"), "repeats": 1,
-         "parts": (3,)}, 4,
+        {"wires": ("inproc",), "ranks": (2,), "sizes": (8, 4096), "algorithms": ("ring", "binomial"), "repeats": 1},
+        4,
         "--wires inproc --ranks 2 --sizes 8,4096 --algorithms ring,binomial --repeats 1",
     ),
     "dnn": (
