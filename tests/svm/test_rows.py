@@ -142,12 +142,6 @@ def test_a_machine_whose_numbers_do_not_fit_is_refused():
         broken.predict(X)
 
 
-def test_sparse_kernel_matrices_are_refused():
-    """A sparse kernel matrix raises a TypeError that says what to do."""
-    with pytest.raises(TypeError, match="Sparse precomputed kernels are not supported"):
-        SVC(kernel="precomputed").fit(sp.eye(4, format="csr"), [0, 1, 0, 1])
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_an_l1_machine_is_empty_only_up_to_the_least_c(seed):
     """Up to the C of `sklearn.svm.l1_min_c` all weights are zero, and at 1.001 times that some are not."""
