@@ -13,7 +13,6 @@ a table to the terminal. Nothing is asserted.
 
     python -m benchmarks run faults --out rows.jsonl
     python -m benchmarks run faults --libraries dsgd --only SIGKILL
-    python -m benchmarks run faults --soak build/soak.jsonl  # a table of what ``make soak`` has measured
 """
 
 from __future__ import annotations
@@ -21,17 +20,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
 import logging
 import os
 import select
 import signal
-import statistics
 import subprocess
 import time
 import warnings
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from distributed import Client
@@ -219,30 +215,9 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def summarise_soak(path: str) -> None:
-    """Print runs, failures, and median and worst seconds until a fit raised or trained again, for every fault."""
-    runs = [json.loads(line) for line in Path(path).read_text().splitlines()]
-    heads = ("fault", "policy", "runs", "until", "median s:.2f", "worst s:.2f")
-    cases: dict[tuple[str, str, str], list[float | None]] = {}
-    for run in runs:
-        # When the fault comes before the ranks meet, or after they have parted, there is nothing to train again.
-        if not run["passed"] or run["step"] in ("plan", "queue", "after"):
-            continue
-        survived = run["policy"] != "raise" and run["fault"] in ("SIGKILL", "SIGSTOP", "retire", "worker restart")
-        until = "trained" if survived else run["outcome"]
-        seconds = run["resumed_s"] if survived else run["seconds"]
-        cases.setdefault((run["fault"], run["policy"] if survived else "", until), []).append(seconds)
-    with table(f"{sum(run['passed'] for run in runs)} of {len(runs)} runs passed", *heads) as line:
-        for (fault, policy, until), found in sorted(cases.items()):
-            known = [seconds for seconds in found if seconds is not None]
-            if known:
-                line(fault, policy, len(found), until, statistics.median(known), max(known))
-
-
 OPTIONS = {
     "--libraries": {"nargs": "+", "choices": LIBRARIES, "default": list(LIBRARIES)},
     "--wait-s": {"type": float, "default": 40.0, "help": "how long an answer is waited for"},
-    "--soak": {"metavar": "ROWS", "help": "print the table of a soak and measure nothing"},
 }
 
 
@@ -253,9 +228,6 @@ def inside(options: Options) -> None:
 
 
 def run(options: Options, rows: Rows) -> None:
-    if options.soak:
-        summarise_soak(options.soak)
-        return
     libraries = ["dsgd"] if options.quick else options.libraries
     for missing in [name for name in libraries if importlib.util.find_spec(name) is None]:
         print(f"{missing} is not installed: left out")
