@@ -44,6 +44,14 @@ def test_lars_takes_the_steps_of_its_equations() -> None:
         torch.testing.assert_close(parameter.detach(), weight, rtol=1e-12, atol=1e-14)
 
 
+def test_lars_refuses_values_out_of_range() -> None:
+    """The parameter is named."""
+    weights = [nn.Parameter(torch.ones(2))]
+    for options in ({"lr": -1.0}, {"lr": 1.0, "momentum": 1.0}, {"lr": 1.0, "trust": 0.0}):
+        with pytest.raises(InvalidParameterError, match=list(options)[-1]):
+            LARS(weights, **options)
+
+
 class Net(nn.Module):
     """Three layers, one of which is used twice, and a parameter that plays no part in half of all passes."""
 
@@ -142,6 +150,20 @@ def test_a_step_that_overflows_is_left_out_on_all_ranks_together() -> None:
     assert models["dense"].history_[-1]["train_loss"] < models["dense"].history_[0]["train_loss"]
 
 
+def test_the_scale_halves_and_doubles() -> None:
+    """Half after what is not finite, never below one; double after 2,000 clean steps in a row."""
+    scale = Passes(precision="float16", scale=2.0).new_scale()
+    for expected in (1.0, 1.0):
+        scale.update(is_finite=False)
+        assert scale.value == expected
+    for _ in range(2000):
+        assert scale.value == 1.0
+        scale.update(is_finite=True)
+    assert scale.value == 2.0
+    assert scale.n_skipped == 2
+    assert Passes().new_scale().value == 1.0
+
+
 def test_a_loss_that_overflows_at_any_scale_is_an_error() -> None:
     """With values that no float16 holds S falls to one, and then the rows are named."""
     X, y = _rows(48)
@@ -155,6 +177,19 @@ def test_a_loss_that_overflows_at_any_scale_is_an_error() -> None:
             sync=MinibatchSGD(8),
             passes=Passes(precision="float16", scale=4.0),
         ).fit(X, y)
+
+
+@pytest.mark.parametrize("n_jobs", [2, 3])
+@pytest.mark.parametrize("passes", [None, Passes(rows=5), Passes(precision="bfloat16")], ids=["plain", "parts", "half"])
+def test_sums_beside_the_backward_pass_change_no_bit(n_jobs: int, passes: Passes | None) -> None:
+    """Buckets in reverse layer order: overlapped or one after the other, models are bit for bit the same."""
+    options: dict[str, Any] = {"n_jobs": n_jobs, "passes": passes, "max_epochs": 1}
+    apart, beside = (
+        _vector(_fit(sync=MinibatchSGD(24, bucket_bytes=300, overlap=overlap), **options)) for overlap in (False, True)
+    )
+    assert apart.tobytes() == beside.tobytes()
+    if n_jobs == 2:
+        assert apart.tobytes() == _vector(_fit(sync=MinibatchSGD(24), **options)).tobytes()
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])

@@ -19,7 +19,7 @@ from dsgd.comm.frames import AbortFlag  # noqa: E402
 from dsgd.comm.topology import Complete  # noqa: E402
 from dsgd.comm.wires import inproc  # noqa: E402
 from dsgd.compress import DGC, DeMo, ErrorFeedback, Half, RandomK  # noqa: E402
-from dsgd.errors import IncompatiblePartsError, InvalidParameterError  # noqa: E402
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
 from dsgd.local import Momentum  # noqa: E402
 from dsgd.runtime.rank import Rank  # noqa: E402
 from dsgd.sync import (  # noqa: E402
@@ -235,6 +235,13 @@ def test_gradients_are_left_out_by_all_ranks_together(compressor: Any) -> None:
     assert one[0].tobytes() == both[0].tobytes() == other[0].tobytes()
 
 
+@pytest.mark.parametrize("sync", [None, LocalSGD(8)], ids=repr)
+def test_ranks_that_take_different_numbers_of_steps_are_told(sync: Any) -> None:
+    """If a rank skips `step` as well, the others do not wait: all of them raise an error that explains it."""
+    with pytest.raises(InvalidDataError, match="the same number of steps"):
+        skipping(sync, plain, {0: (3, 4)}, tells=False)
+
+
 # Not fused SGD with momentum: after a skipped first step its momentum is uninitialised memory (torch 2.13).
 # Fused Adam has a memory, but its steps are as long whatever the scale is; plain fused SGD shows a scale.
 SCALED: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -310,6 +317,24 @@ def test_rates_are_those_of_the_steps() -> None:
         programs = [partial(program, shard=shard, early=early) for shard in shards_of([ROWS] * 2)]
         models.append(on_threads(programs)[0].tobytes())
     assert models[0] == models[1]
+
+
+def test_the_rate_of_a_large_batch_is_given_back() -> None:
+    """The factor of `MinibatchSGD(base_batch=...)` holds inside a step; the rate of the loop stays what it was."""
+
+    def program(rank: Rank) -> tuple[float, float]:
+        module = nn.Linear(1, 1, bias=False)
+        made = torch.optim.SGD(module.parameters(), lr=0.25)
+        sync = Synchronizer(module, made, sync=MinibatchSGD(32, base_batch=8), rank=rank)
+        before = float(module.weight.detach())
+        module(torch.ones(1, 1)).sum().backward()
+        made.step()
+        sync.step()
+        return before - float(module.weight.detach()), made.param_groups[0]["lr"]
+
+    [(change, rate)] = on_threads([program])
+    assert change == pytest.approx(0.25 * 4, rel=1e-6)
+    assert rate == 0.25
 
 
 @pytest.mark.parametrize(
