@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dsgd.collectives import Group, Team
+from dsgd.collectives import Group
 from dsgd.errors import InvalidDataError
-from dsgd.linear_model.problem import AbstractObjective
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
@@ -225,16 +224,6 @@ def fail(rank: Rank, data: Any, culprit: int, kind: str) -> None:
     spin(rank, data, 60.0)
 
 
-class FailingObjective(AbstractObjective):
-    """Ends a fit on one rank while the other waits for its sum."""
-
-    def pose(self, targets: Any, weights: Any, team: Team) -> Any:
-        """Raise on one rank."""
-        if not team.leads:
-            raise OSError("the disk has left")
-        return team.totals(1.0)
-
-
 def fail_to_pack(blocks: Sequence[Any], rank_number: int) -> None:
     if rank_number == 1:
         raise InvalidDataError("cannot pack")
@@ -243,16 +232,6 @@ def fail_to_pack(blocks: Sequence[Any], rank_number: int) -> None:
 def unpicklable(rank: Rank, data: Any) -> Any:
     rank.group.barrier()
     return threading.Lock()
-
-
-def time_of(rank: Rank, data: Any, seconds: float) -> tuple[float, float]:
-    """Return when the first rank began and the last one ended, by the clock of the machine, and publish in between."""
-    begin = time.time()
-    rank.group.barrier()
-    rank.publish({"runs": True})
-    time.sleep(seconds)
-    times = rank.group.allgather(np.array([begin, time.time()]))
-    return float(times[:, 0].min()), float(times[:, 1].max())
 
 
 def publish_all(rank: Rank, data: Any) -> None:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import joblib
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -18,17 +17,16 @@ import sklearn.multiclass
 import sklearn.svm
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import make_blobs
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.model_selection import KFold
 from sklearn.multiclass import OneVsRestClassifier
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
 import dsgd.accel
 import dsgd.svm
 import dsgd.svm.distributed.linear
 from dsgd.accel import classes, recorded_calls
 from dsgd.accel.patch import FUNCTIONS, REPLACED, WRAPPED
-from dsgd.accel.searches import Worth, near_fits
+from dsgd.accel.searches import near_fits
 
 X, Y = make_blobs(120, 4, centers=4, cluster_std=4.0, random_state=0)
 CLASSES = {name: getattr(sklearn.svm, name) for name in REPLACED["sklearn.svm"]}
@@ -99,23 +97,6 @@ def test_what_threads_might_change_is_trained_in_turns(
     assert threads == {"MainThread"}
 
 
-def test_loops_and_searches_around_and_few_classes_keep_the_order(
-    seen: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Inside a search, with a number of jobs, here or of a loop around, and with fewer classes than cores."""
-    model = OneVsRestClassifier(made("SVC"))
-    GridSearchCV(model, {"estimator__C": [1.0]}, cv=2, refit=False).fit(X, Y)
-    assert [is_main for is_main, _ in seen] == [True] * 8
-    contexts = []
-    monkeypatch.setattr(joblib, "parallel_config", lambda **options: contexts.append(options))
-    with joblib.parallel_backend("threading", n_jobs=2):
-        model.fit(X, Y)
-    OneVsRestClassifier(made("SVC"), n_jobs=1).fit(X, Y)
-    monkeypatch.setattr(classes, "n_threads", lambda: 5)
-    model.fit(X, Y)
-    assert contexts == []
-
-
 @pytest.mark.parametrize(
     ("name", "options", "n_fits"),
     [
@@ -155,19 +136,6 @@ def test_functions_that_validate_go_to_other_processes() -> None:
     assert [pickle.loads(pickle.dumps(getattr(module, name))) for module, name in functions] == plain
 
 
-def own_score(model: Any, X: Any, y: Any) -> float:
-    return 0.0
-
-
-@pytest.mark.parametrize(
-    "options", [{"n_jobs": 1}, {"scoring": own_score}, {"scoring": {"r2": "r2", "own": own_score}}]
-)
-def test_folds_stay_in_order_where_a_script_scores_them_or_says_so(options: dict[str, Any], seen: list[Any]) -> None:
-    """Functions of the script, which may print or count, are called by the main thread, one after another."""
-    sys.modules["sklearn.model_selection"].cross_validate(made("SVR"), X, Y, **options)  # type: ignore[attr-defined]
-    assert [is_main for is_main, _ in seen] == [True] * 5
-
-
 def test_linear_machines_of_a_calibration_begin_at_each_other(seen: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the first begin at the weights of the one before and take fewer steps, and probabilities stay the same.
 
@@ -202,39 +170,6 @@ def test_linear_machines_of_a_calibration_begin_at_each_other(seen: list[Any], m
         made("LinearSVC").fit(rows, labels + 1)
         made("LinearSVC", C=2.0).fit(rows, labels + 1)
     assert [start for start, _ in begun] == [None] * 6
-
-
-@pytest.mark.slow
-def test_calibration_has_one_core_if_the_estimator_is_ours(seen: list[Any]) -> None:
-    """BLAS has one thread while machines of ours are calibrated and what it had after it; others are left alone."""
-
-    class Noted(LogisticRegression):
-        def fit(self, *args: Any, **kwargs: Any) -> Any:
-            seen.append((False, {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}))
-            return super().fit(*args, **kwargs)
-
-    with threadpool_limits(3, user_api="blas"):
-        model = CalibratedClassifierCV(made("SVC", tol=1e-6), cv=2).fit(X, Y)
-        CalibratedClassifierCV(Noted(), cv=2).fit(X, Y)
-        made("SVC").fit(X, Y)
-    assert [blas for _, blas in seen] == [{1}] * 2 + [{3}] * 3
-    plain = CalibratedClassifierCV(PLAIN["SVC"](tol=1e-6), cv=2).fit(X, Y)
-    np.testing.assert_allclose(model.predict_proba(X), plain.predict_proba(X), atol=1e-3)
-
-
-def test_small_problems_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where fits are not worth our solver, meta-estimators load nothing and start no thread."""
-    monkeypatch.setattr(classes, "_worth", Worth())
-    monkeypatch.setattr(classes, "n_threads", lambda: 2)
-    monkeypatch.setattr(joblib, "parallel_config", lambda **options: pytest.fail("on threads"))
-    monkeypatch.setattr("dsgd.runtime.pools.limit_blas", lambda n: pytest.fail("limited"))
-    dsgd.accel.install()
-    try:
-        OneVsRestClassifier(made("SVC")).fit(X, Y)
-        CalibratedClassifierCV(made("SVC"), cv=2).fit(X, Y)
-    finally:
-        dsgd.accel.uninstall()
-    assert {call.by for call in recorded_calls()} == {"scikit-learn"}
 
 
 def test_classes_that_are_excluded_stay_as_they_are() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import sklearn.model_selection
 import sklearn.svm
 from sklearn.datasets import make_classification, make_friedman1
@@ -144,21 +143,6 @@ def test_rows_that_are_too_many_to_keep_are_fitted_alone(chains: list[Any], monk
     assert np.isfinite(search.best_score_)
 
 
-def test_weights_of_rows_change_no_width(chains: list[Any]) -> None:
-    """With ``gamma="scale"`` the kernel is scikit-learn's, where rows count once, of dense and of sparse rows."""
-    X, y = rows("SVC")
-    weights = np.linspace(0.0, 3.0, len(y))
-    for data in (X, sp.csr_matrix(X * (X > 0)), X.astype(np.float32)):
-        plain = PLAIN["SVC"](C=2.0, tol=1e-6).fit(data, y, weights)
-        with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}], made("SVC"))):
-            found = made("SVC", C=2.0).fit(data, y, weights)
-        assert found._gamma == pytest.approx(plain._gamma, rel=1e-6)
-        assert found.gamma == classes._models[found][0].gamma == "scale"
-        np.testing.assert_allclose(found.decision_function(data), plain.decision_function(data), atol=1e-4)
-    assert [call.by for call in recorded_calls()] == ["dsgd"] * 3
-    assert chains == []
-
-
 def test_fits_that_differ_in_more_than_the_cost_share_no_chain(chains: list[Any]) -> None:
     """Other rows, labels, weights or parameters are another problem, even if C is all that a search varies."""
     X, y = rows("SVC")
@@ -180,20 +164,6 @@ def test_fits_that_differ_in_more_than_the_cost_share_no_chain(chains: list[Any]
     assert [costs for costs, _ in chains] == [[0.5, 2.0]] * 6
 
 
-@pytest.mark.parametrize(("name", "largest"), [("SVR", 200), ("SVC", 70)])
-def test_small_problems_follow_no_chain(
-    name: str, largest: int, chains: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What counts is the largest problem of a fit: two variables of each row, or the rows of two classes."""
-    X, y = rows(name)
-    y = np.repeat([0, 1, 2], [38, 32, 30]) if name == "SVC" else y
-    for least, n_chains in ((largest + 1, 0), (largest, 1)):
-        monkeypatch.setattr(searches, "_LEAST_ROWS", least)
-        with searches._running(searches._Search([{"C": 0.5}, {"C": 2.0}], made(name))):
-            made(name, C=0.5).fit(X, y)
-        assert len(chains) == n_chains
-
-
 def test_a_chain_that_cannot_be_solved_leaves_its_fits_alone(
     chains: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,16 +175,6 @@ def test_a_chain_that_cannot_be_solved_leaves_its_fits_alone(
     monkeypatch.setattr(dsgd.svm, "svm_path", refuse)
     GridSearchCV(made("SVC"), {"C": [0.5, 2.0]}, cv=2, refit=False).fit(*rows("SVC"))
     assert [call.by for call in recorded_calls()] == ["dsgd"] * 4
-
-
-def test_fits_to_come_make_a_fit_worth_it() -> None:
-    """Of a search that is known to fit fifty times the first fit loads our solver, of one that is not it does not."""
-    with searches._running(searches._Search([{"C": 1.0}] * 25, made("SVC"))):
-        n_fits = searches.n_fits_to_come()
-    assert n_fits == 50
-    assert Worth().is_ours(searches.WORTH_S / 40, "kernel", n_fits)
-    assert not Worth().is_ours(searches.WORTH_S / 60, "kernel", n_fits)
-    assert not Worth().is_ours(searches.TINY_S / 2, "kernel", 10**6)
 
 
 @pytest.mark.parametrize("name", ["NuSVR", "OneClassSVM", "SVC"])

@@ -27,11 +27,9 @@ from dsgd.collectives.algorithms.packing import (
     subgraph,
     tree_allreduce,
 )
-from dsgd.collectives.algorithms.whole import plan_schedule
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Link, Network, SimulatedCluster
-from dsgd.sim.events import play_rounds
 from gangs import run_gang, spent
 from reference.collectives import plan_cost
 
@@ -183,46 +181,6 @@ def test_the_bits_do_not_depend_on_pieces_or_on_what_carries_at_once() -> None:
 
     assert found | {*run_gang("inproc", 8, summed), *run_gang("shm", 8, summed)} == found
     assert len(found) == 1
-
-
-def seconds(capacities: np.ndarray, packing: Packing, n_bytes: int, pieces: int) -> float:
-    """Return how long a sum takes on links of one byte a second per unit, without latency, all at once."""
-    size = len(capacities)
-    lanes = tuple(tuple(int(number) for number in row) for row in capacities)
-    unit, none = Link(byte_s=1.0), Link(byte_s=0.0)
-    network = Network("links", none, none, size, lanes, unit, concurrent=True)
-    schedule = plan_schedule(lambda rank: packed_plan(rank, size, n_bytes // 4, packing, pieces, True), size, 4)
-    return float(play_rounds(network, [schedule], np.zeros((size, 1)), 0.0).max())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("links", "members", "rate", "n_rings"),
-    [
-        (DGX_1V, range(8), 24 / 7, 6),
-        (DGX_1P, range(8), 16 / 7, 4),
-        (DGX_1V, (0, 1, 2, 4, 7), 2.0, 0),
-        (DGX_1V, (0, 2, 3, 4, 7), 2.5, 2),
-        (DGX_1P, (0, 1, 2, 3), 2.0, 2),
-        (DGX_1P, (0, 1, 4), 1.0, 0),
-    ],
-)
-def test_with_links_that_carry_at_once_a_sum_takes_n_over_the_rate(
-    links: np.ndarray, members: Any, rate: float, n_rings: int
-) -> None:
-    """Trees take no less than the closed form, in many pieces little more; so do rings: ratios are those of rates."""
-    part, n_bytes = subgraph(links, list(members)), 2**30
-    packing, rings = pack_duplex(part), pack_rings(part)
-    assert 0.95 * rate * (1 - 1e-6) <= packing.rate <= rate * (1 + 1e-9)
-    trees_s = seconds(part, packing, n_bytes, 64)
-    assert 1.0 <= trees_s * packing.rate / n_bytes < 1.1
-    assert seconds(part, packing, n_bytes, 4) > trees_s
-    assert len(rings) == n_rings
-    if rings:
-        by_rings = ring_trees(rings)
-        rings_s = seconds(part, by_rings, n_bytes, 16)
-        assert 1.0 - 1e-9 <= rings_s * by_rings.rate / n_bytes < 1.1
-        assert rings_s / trees_s == pytest.approx(packing.rate / by_rings.rate, rel=0.1)
 
 
 def test_what_cannot_be_packed_is_refused() -> None:

@@ -28,7 +28,6 @@ from dsgd.comm import frames
 from dsgd.comm.frames import AbortFlag
 from dsgd.comm.memory import neighbours, streams
 from dsgd.comm.memory.segment import Segment
-from dsgd.comm.memory.streams import Pulling
 from dsgd.comm.sockets.handshake import RECORD_BYTES, Credentials, Record
 from dsgd.comm.sockets.link import Link
 from dsgd.comm.sockets.listener import Guest
@@ -202,43 +201,6 @@ def _pull_short_frames() -> Iterator[None]:
 
 
 words = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-2 * CAPACITY, 4 * CAPACITY))
-
-
-@share
-@given(
-    st.lists(words, min_size=8, max_size=8),
-    st.lists(st.one_of(st.integers(0, 3 * CAPACITY), words), min_size=3, max_size=3),
-    st.integers(0, 3 * CAPACITY // 8),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-)
-def test_any_counters_in_shared_memory_stay_within_bounds(
-    counters: list[int], posted: list[int], n: int, headers: bool, pulls: bool, adds: bool
-) -> None:
-    """Whatever a peer writes into the counters, this side copies inside the ring and its own array, or stops."""
-    n_bytes = 8 * n
-    memory = np.zeros(streams.segment_bytes(CAPACITY, has_boxes=headers) + 256, dtype=np.uint8)
-    guard = memory[-256:]
-    guard[:] = 77
-    incoming, outgoing = (np.full(n_bytes + 64, 55, dtype=np.uint8) for _ in range(2))
-    a, b = socket.socketpair()
-    with a, b:
-        link = Link(a, 1, "x", job=JOB, epoch=EPOCH)
-        pulling = Pulling(os.getpid() if pulls else 0, pulls)
-        whole: Any = SimpleNamespace(array=memory)
-        end = streams.Ring(whole, CAPACITY, link, b, first=True, carries_headers=headers, pulling=pulling)
-        control = memory[1024:2048].view(np.int64)
-        control[::16] = counters
-        control[[65, 66, 17]] = posted  # the peer's: how much it has posted and where, and how much it has pulled
-        end.start_out(outgoing[:n_bytes])
-        due = incoming[:n_bytes].view(np.float64)
-        end.start_in(due, end.adding(due) if adds else streams.COPY)
-        assert streams.pump(end, end, 2) in range(7)
-        assert (incoming[n_bytes:] == 55).all()
-        assert (guard == 77).all()
-        assert 0 <= end.state[streams.IN_AT] <= end.state[streams.IN_END]
-        assert 0 <= end.state[streams.OUT_AT] <= end.state[streams.OUT_END]
 
 
 anything = st.one_of(

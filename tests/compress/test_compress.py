@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -279,22 +278,6 @@ def test_dgc_equals_its_twin(compressor: DGC) -> None:
         vector = np.random.default_rng(seed).standard_normal(200)
         np.testing.assert_allclose(sent(compressor, vector, memory), twin(vector), rtol=1e-12)
     np.testing.assert_allclose(memory.velocity, twin.velocity, rtol=1e-12)
-
-
-@pytest.mark.parametrize("make", [partial(DGC, momentum=0.0), GTopK])
-def test_a_warm_up_sends_fewer_entries_from_epoch_to_epoch(make: Any) -> None:
-    """As published: one entry in 4, in 16, in 64 and in 250, each for an epoch of three vectors; then one in 1000."""
-    densities, n = (0.25, 0.0625, 0.015625, 0.004), 16_000
-    compressor = make(0.001, warm_up=densities, warm_up_rounds=3)
-    memory, counts, total, came_in = compressor.init(n, np.float64, 0), [], np.zeros(n), np.zeros(n)
-    for seed in range(15):
-        vector = np.random.default_rng(seed).standard_normal(n)
-        came_in += vector
-        out = sent(compressor, vector, memory)
-        counts.append(np.count_nonzero(out))
-        total += out
-        np.testing.assert_allclose(total + memory.residual, came_in, atol=1e-12)
-    assert counts == [k for density in (*densities, 0.001) for k in [round(density * n)] * 3]
 
 
 @pytest.mark.parametrize("n", [5, 64, 200])

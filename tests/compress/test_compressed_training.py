@@ -10,7 +10,6 @@ import scipy.sparse
 
 from dsgd import SGDClassifier
 from dsgd.cli.options import compressing
-from dsgd.collectives import Group
 from dsgd.compress import (
     COMPRESSOR_NAMES,
     DGC,
@@ -27,8 +26,6 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Momentum
 from dsgd.local.rules import steps_of
 from dsgd.sync import DiLoCo, EpochAveraging, LocalSGD, MinibatchSGD, SlowMo, check_combination, common_factor
-from gangs import run_gang
-from reference import compression as reference
 
 
 def sparse_rows(n: int = 600, d: int = 3000, seed: int = 0) -> tuple[Any, np.ndarray]:
@@ -78,44 +75,6 @@ def test_one_rank_has_nobody_to_save_bytes_for(make: Any) -> None:
     X, y = sparse_rows(200, 300)
     lossless: list[Any] = [None, "auto", Identity()]
     assert len({fitted(make(compressor=c), X, y, 1).coef_.tobytes() for c in lossless}) == 1
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_vote_of_one_rank_is_signsgd(momentum: float) -> None:
-    """One voter takes the steps of signSGD, or of Signum: by the sign of the gradient, or of its running mean."""
-    rng = np.random.default_rng(3)
-    drawn, mean = rng.standard_normal((20, 7)), np.zeros(7)
-    strategy = MinibatchSGD(compressor=MajorityVote(momentum, 0.5))
-
-    def program(group: Group) -> list[np.ndarray]:
-        state, out = strategy.init(group, np.zeros(7), 1.0), []
-        for row in drawn:
-            vector = row.copy()
-            strategy.sync(group, vector, 1.0, state)
-            out.append(vector)
-        return out
-
-    for row, found in zip(drawn, run_gang("inproc", 1, program)[0], strict=True):
-        mean = momentum * mean + (1.0 - momentum) * row
-        np.testing.assert_array_equal(found, 0.5 * np.sign(mean))
-
-
-@pytest.mark.parametrize("compressor", [DGC(0.3), DGC(1.0, masking=False), DGC(0.2, 0.8, nesterov=True, clip=0.7)])
-def test_deep_compression_of_one_rank_has_its_momentum(compressor: DGC) -> None:
-    """One rank accumulates momentum and sends the largest entries as any rank does; see its twin."""
-    drawn, twin = np.random.default_rng(4).standard_normal((15, 11)), reference.DGC(compressor, 11, 1)
-    strategy = MinibatchSGD(compressor=compressor)
-
-    def program(group: Group) -> list[np.ndarray]:
-        state, out = strategy.init(group, np.zeros(11), 1.0), []
-        for row in drawn:
-            vector = row.copy()
-            strategy.sync(group, vector, 1.0, state)
-            out.append(vector)
-        return out
-
-    for row, found in zip(drawn, run_gang("inproc", 1, program)[0], strict=True):
-        np.testing.assert_allclose(found, twin(row), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

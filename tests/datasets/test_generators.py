@@ -138,9 +138,3 @@ def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
     """An argument out of range is refused by name."""
     with pytest.raises(InvalidParameterError, match=message):
         make_classification_twin(**{"n_rows": 10, "n_features": 3, **options})
-
-
-def test_unknown_split() -> None:
-    """A split that is not there is refused with what there is."""
-    with pytest.raises(InvalidParameterError, match=r"split=.* 'train', 'test'"):
-        make_like("ijcnn1", 10, split="validation")

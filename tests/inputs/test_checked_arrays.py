@@ -98,9 +98,3 @@ def test_classes_are_those_of_numpy(labels: Any) -> None:
     assert codes.dtype == places.dtype
     assert classes.tolist() == expected.tolist()
     assert codes.tolist() == places.tolist()
-
-
-def test_many_classes_are_warned_of() -> None:
-    """Labels that nearly all differ may be targets of a regression."""
-    with pytest.warns(UserWarning, match="regression problem"):
-        classes_and_codes(np.arange(40))

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dsgd
 from detached_estimators import Gated, Raising
-from dsgd import CustomLoss, SGDClassifier, SGDRegressor
+from dsgd import SGDClassifier
 from dsgd.errors import ClusterError, InvalidDataError, InvalidParameterError, RankError
 from dsgd.jobs import DetachedFit, cancel, find_job, list_jobs
 from dsgd.svm import SVC
@@ -133,19 +133,6 @@ def test_the_result_is_that_of_fit(client: Client, rows: tuple[np.ndarray, np.nd
     assert fit.status == "unknown"
     with pytest.raises(ClusterError, match="it was cancelled or forgotten"):
         fit.result()
-
-
-def test_a_loss_of_ones_own_is_sent_and_comes_back(client: Client, rows: tuple[np.ndarray, np.ndarray]) -> None:
-    """The driver and the workers compile functions of this process; the model that comes back trains on with them."""
-    level = 0.5
-    own = CustomLoss(lambda y, p: level * (p - y) * (p - y), lambda y, p: 2 * level * (p - y), curvature=1.0)
-    settings: dict[str, Any] = {"max_iter": 2, "tol": None, "random_state": 0, "sync": 16}
-    got = dsgd.submit(SGDRegressor(own, **settings), *rows, client=client).result(timeout=60.0)
-    named = SGDRegressor("squared_error", **settings, client=client).fit(*rows)
-    assert got.coef_.tobytes() == named.coef_.tobytes()
-    for model in (got, named):
-        model.set_params(client=None).partial_fit(*rows)
-    assert got.coef_.tobytes() == named.coef_.tobytes()
 
 
 def test_rows_of_a_client_that_leaves_are_held(

@@ -1,6 +1,5 @@
 """Scalar kernels against calculus and scikit-learn, vector kernels against float64 numpy, and the cache on disk."""
 
-import gc
 import importlib
 import json
 import os
@@ -10,13 +9,11 @@ import sys
 import numba
 import numpy as np
 import pytest
-from numba.core import event
-from numba.core.errors import TypingError
 from scipy.sparse import csr_array
 from sklearn._loss import HalfGammaLoss, HalfPoissonLoss, HalfTweedieLoss, PinballLoss
 
 from dsgd.kernels import rows
-from dsgd.kernels.jit import SAID, kernel, part, scalar, stamp_of
+from dsgd.kernels.jit import SAID
 from dsgd.kernels.losses import LOSSES, loss_and_slope
 from dsgd.kernels.order import draw_one, mix64_each
 from dsgd.kernels.rows import add_row, row_dot
@@ -273,89 +270,6 @@ def test_compiling_is_said_once_and_only_where_it_happens(tmp_path):
         )
         said.append(done.stderr.count("compiling kernels of dsgd for this machine"))
     assert said == [1, 0, 0]
-
-
-@scalar
-def _halved(n):
-    return n // 2 if n % 2 == 0 else _risen(n)
-
-
-@part()
-def _risen(n):
-    return _halved(3 * n + 1)
-
-
-@kernel
-def _names_a_circle(n):
-    return _halved(n)
-
-
-def test_what_only_kernels_call_runs_as_it_is_written():
-    """Parts have no wrapper for Python, which would crash or be compiled; those in a circle have a stamp."""
-    assert _halved(7) == 11  # on integers of Python, not compiled
-    assert not hasattr(_halved, "signatures")
-    assert not hasattr(_risen, "signatures")
-    assert stamp_of(_names_a_circle.py_func)
-
-
-@pytest.mark.parametrize("collects", [True, False])
-@pytest.mark.parametrize("operand", [2.0, "text"])
-def test_no_garbage_is_collected_while_a_function_is_compiled(collects, operand):
-    """The collector rests until a function and what it calls are compiled, or refused; then it does what it did."""
-
-    @scalar
-    def less(x):
-        return x - 1.0
-
-    @numba.njit
-    def squared(x):
-        return less(x) * less(x)
-
-    found = []
-
-    class Look(event.Listener):
-        def on_start(self, event):
-            found.append(gc.isenabled())
-
-        on_end = on_start
-
-    (gc.enable if collects else gc.disable)()
-    try:
-        with event.install_listener("numba:compile", Look()):
-            if operand == 2.0:
-                assert squared(operand) == 1.0
-            else:
-                with pytest.raises(TypingError):
-                    squared(operand)
-    finally:
-        gc.enable()
-    *within, last = found
-    assert len(within) >= 3
-    assert not any(within)
-    assert last == collects
-
-
-LOADED = """
-import sys
-import numpy as np
-from dsgd.kernels.scaled import to_dual
-from dsgd.kernels.state import COUNTERS
-
-out = np.arange(3.0)
-to_dual(out, np.ones(2), np.zeros(COUNTERS))
-print(out.tolist())
-print("numba.np.arraymath" in sys.modules)
-"""
-
-
-def test_kernels_on_disk_are_loaded_without_what_compiles_them(tmp_path):
-    """With machine code on disk a process loads none of the compiler's modules about numpy, and computes the same."""
-    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    command: list[str] = [sys.executable, "-c", LOADED]
-    found = [subprocess.run(command, capture_output=True, text=True, check=True, env=env) for _ in range(2)]
-    first, second = (done.stdout.splitlines() for done in found)
-    assert first[0] == second[0]
-    assert (first[1], second[1]) == ("True", "False")
 
 
 @pytest.mark.slow

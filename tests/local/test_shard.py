@@ -197,21 +197,6 @@ def test_input_is_never_changed(shuffle):
         assert_same(make_shard(other, z, shuffle=shuffle), reference)
 
 
-def test_types_of_the_parts():
-    """float32 stays, all else becomes float64; columns are unsigned 32-bit and row starts unsigned 64-bit."""
-    for kind, expected in (
-        (np.float32, np.float32),
-        (np.float64, np.float64),
-        (np.int16, np.float64),
-        (bool, np.float64),
-    ):
-        assert make_shard(np.ones((2, 2), kind), np.ones(2)).dtype == expected
-        sparse = make_shard(sp.csr_array(np.ones((2, 2), kind)), np.ones(2))
-        assert sparse.dtype == sparse.targets.dtype == sparse.weights.dtype == expected
-        assert (sparse.indices.dtype, sparse.indptr.dtype) == (np.uint32, np.uint64)
-    assert make_shard(np.ones((2, 2)), np.ones(2), dtype=np.float32).dtype == np.float32
-
-
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_data_that_need_no_conversion_are_not_copied(shuffle, is_frozen):

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from async_jobs import fit, make_data
+from async_jobs import fit
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.runtime.train.serving import mail_for
-from dsgd.sync import ASGD, BackupWorkers, Hogwild, MinibatchSGD
+from dsgd.sync import ASGD, BackupWorkers, MinibatchSGD
 
 ALPHA, BATCH, EPOCHS = 0.02, 8, 3
 
@@ -90,17 +90,3 @@ def test_other_rates_leave_the_last_model(strategy: Any, options: dict[str, Any]
 def test_backup_workers_count_gradients() -> None:
     """The counter after training is one more than the gradients that were used."""
     assert fit(BackupWorkers(8, backups=0), 3, epochs=2, n_rows=96).value.t == 1 + 2 * 12
-
-
-def test_threads_on_one_model_leave_the_mean_of_what_they_saw() -> None:
-    """On dense rows the objective of the mean is nearer to its minimum than that of the last model, run by run."""
-    X, y = (
-        np.concatenate(parts)
-        for parts in zip(*((d.shard.values, d.shard.targets) for d in make_data(1, 12_000)), strict=True)
-    )
-
-    def objective(strategy: Hogwild) -> float:
-        params = fit(strategy, 3, epochs=2, n_rows=12_000, schedule="optimal", alpha=1e-4).value.params
-        return float(np.logaddexp(0.0, -y * (X @ params[:-1] + params[-1])).mean())
-
-    assert all(objective(Hogwild()) < objective(Hogwild(suffix=0.0)) for _ in range(3))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.simulation.control_plane import CASES, ControlPlane
-from dsgd.runtime import scheduler
+from benchmarks.simulation.control_plane import ControlPlane
 
 N_MEMBERS = 300
 
@@ -40,32 +37,3 @@ def test_a_member_costs_the_scheduler_the_same_however_many_there_are(
     assert messages["to workers"] == 2 * N_MEMBERS + (N_MEMBERS - 1) * (how == "fails")
     assert max(looks.values()) <= 2
     assert not registry.jobs
-
-
-def lines_a_member(how: str, n: int) -> float:
-    """Return how many lines of the scheduler's plugin a job executes for each of its members."""
-    plane, lines = ControlPlane(n, apart_s=0.0), 0
-
-    def trace(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal lines
-        if Path(frame.f_code.co_filename).parent != Path(scheduler.__file__).parent:
-            return None
-        lines += event == "line"
-        return trace
-
-    async def begin() -> None:
-        sys.settrace(trace)
-
-    try:
-        plane.inside.submit(begin()).result()
-        plane.run(how)
-    finally:
-        plane.close()
-    return lines / n
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", CASES)
-def test_a_member_takes_the_scheduler_as_many_steps_however_many_there_are(how: str) -> None:
-    """However a job ends, what the scheduler executes for a member does not grow with their number."""
-    assert lines_a_member(how, 100) < 1.4 * lines_a_member(how, 25)

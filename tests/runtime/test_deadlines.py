@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gang_programs as programs
-from dsgd import Gang, SGDClassifier
 from dsgd.collectives import Group
 from dsgd.comm.deadlines import Deadlines
 from dsgd.comm.frames import AbortFlag
@@ -34,27 +33,6 @@ from gangs import run_ranks
 def make(limit_s: float = 300.0, **options: Any) -> tuple[Deadlines, Any]:
     transport = inproc.connect(2, timeout_s=limit_s)[0]
     return Deadlines(transport, **options), transport
-
-
-@pytest.mark.parametrize(
-    ("rounds", "expected_s"),
-    [
-        ([1e-5] * 19, 300.0),  # too few to say
-        ([1e-5] * 20, 30.0),  # a tenth of the limit is the floor
-        ([5.0] * 20, 50.0),  # ten times the median
-        ([1.0] * 19 + [25.0], 75.0),  # three times the longest
-        ([50.0] * 20, 300.0),  # the limit given
-        ([1.0] * 20 + [9.0] * 40, 90.0),  # rounds that have become longer
-    ],
-)
-def test_the_deadline_follows_the_rounds(rounds: list[float], expected_s: float) -> None:
-    """The deadline is max(limit / 10, 10 * median, 3 * longest), and never above the limit."""
-    deadlines, transport = make()
-    deadlines.expect("round")
-    for seconds in rounds:
-        deadlines.add(seconds)
-    assert transport.deadline_s == pytest.approx(expected_s)
-    assert ("median" in deadlines.explain()) == (expected_s < 300.0)
 
 
 @given(
@@ -210,13 +188,3 @@ def test_a_missed_deadline_tells_where_all_ranks_were(client: Client) -> None:
     assert "in wander_off" in second
     assert "in wander_off" not in first
     assert "in allreduce" in first
-
-
-@pytest.mark.cluster
-def test_limits_reach_a_fit_on_a_cluster(client: Client) -> None:
-    """An estimator waits for its peers as long as it is told to."""
-    rows = np.random.default_rng(0).standard_normal((60, 3))
-    slow = programs.SlowRounds(every=5, pause_s=0.0)
-    model = SGDClassifier(client=Gang(client, timeouts=Timeouts(peer=41.0)), sync=slow, max_iter=2, tol=None)
-    assert model._terms(None).gang.timeouts == Timeouts(peer=41.0)
-    assert model.fit(rows, rows[:, 0] > 0).n_iter_ == 2

@@ -21,9 +21,8 @@ from distributed import Client, LocalCluster
 import dsgd
 from dsgd import Gang, SGDClassifier
 from dsgd.comm.memory.segment import shared_folder
-from dsgd.errors import ClusterError, DsgdError
+from dsgd.errors import DsgdError
 from dsgd.runtime import Timeouts
-from dsgd.runtime.gang.cluster import Cluster
 from gang_cluster import start_cluster, wait_until
 from shared_memory import shared_names
 
@@ -167,31 +166,3 @@ def one_fault(
     if left[0] < 0 and fault != "stop":
         wait_until(lambda: address in client.nthreads(), 60.0)
     return bool(retired)
-
-
-def test_a_worker_may_leave_when_it_has_just_taken_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scheduler does not know it any more when the client says what it holds: the rows go to another one."""
-    send_recv, left = distributed.core.send_recv, []
-
-    async def leaving(comm: Any, **message: Any) -> Any:
-        if message["op"] == "update_data" and "who_has" in message and not left:
-            left.extend(address for holders in message["who_has"].values() for address in holders)
-            await cluster.scheduler.remove_worker(left[0], stimulus_id="test", close=True)
-        return await send_recv(comm, **message)
-
-    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
-        monkeypatch.setattr(distributed.core, "send_recv", leaving)
-        fit_arrays(client)
-    assert left
-
-
-@pytest.mark.slow
-def test_what_only_a_worker_that_has_left_could_do_is_not_waited_for() -> None:
-    """Dask keeps such a task for ever, and its worker is not silent: it is gone."""
-    with start_cluster(2) as own, Client(own, set_as_default=False) as client:
-        cluster = Cluster(client, Gang(timeouts=LIMITS))
-        address = max(cluster.threads)
-        client.retire_workers([address], close_workers=True)
-        future = cluster.submit(abs, -1, workers=[address])
-        with pytest.raises(ClusterError, match=f"computing: worker {address}, which was to do it, has left"):
-            cluster.settle([future], "computing")

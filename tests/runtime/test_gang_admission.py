@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Mapping
-from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +28,6 @@ from gang_cluster import (
     start_cluster,
     wait_until,
 )
-from gangs import raise_first, run_ranks
 
 pytestmark = pytest.mark.cluster
 
@@ -93,25 +88,6 @@ def test_the_queue_is_in_order_and_says_where_a_job_is(cluster: LocalCluster, cl
     assert told[0]["text"] == "waiting for workers: 2 belong to other jobs, place 2 in the queue"
 
 
-def test_workers_with_several_ranks_are_leased_once_and_whole() -> None:
-    """Jobs of few ranks and of many, on workers that run two each, never meet on one, and leave nothing."""
-    with (
-        start_cluster(2, threads_per_worker=2, processes=False) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        found: list[tuple[tuple[float, float], set[str]]] = []
-
-        def fit(n_ranks: int) -> None:
-            result = on_ranks(client, programs.time_of, 0.2, n_ranks=n_ranks)
-            assert len(result.stats) == n_ranks
-            found.append((result.value, {stat["worker"] for stat in result.stats}))
-
-        raise_first(run_ranks([partial(fit, n_ranks) for n_ranks in (4, 1, 3, 1, 4, 2)]))
-        for ((begin, end), workers), ((other_begin, other_end), others) in combinations(found, 2):
-            assert not workers & others or end <= other_begin or other_end <= begin
-        assert_clean(client)
-
-
 def test_a_plugin_registered_again_keeps_its_jobs(cluster: LocalCluster, client: Client) -> None:
     """Another client of this version, or one that insists, changes nothing for the jobs that run and wait."""
     running, waiting = Fit(cluster, programs.spin, 1.5), Fit(cluster)
@@ -166,30 +142,6 @@ def _become_old(dask_scheduler: Any) -> None:
     plugin.registry.admit("old", 0, b"t", "somebody", [("somewhere", "host", 1)])
 
 
-def test_workers_are_asked_for_their_versions_once() -> None:
-    """The scheduler asks a worker that has joined, and only that one, whichever clients have jobs."""
-    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
-        asked: list[str] = []
-        for address, worker in zip(sorted(client.nthreads()), cluster.workers.values(), strict=True):
-            worker.handlers["plugin-add"] = _counted(worker.handlers["plugin-add"], asked, address)
-        with Client(cluster, set_as_default=False) as other:
-            for each in (client, other, client):
-                on_ranks(each, programs.add_up)
-            assert sorted(asked) == sorted(client.nthreads())
-            cluster.scale(3)
-            wait_until(lambda: len(client.nthreads()) != 3, 60.0)
-            assert on_ranks(other, programs.add_up).value[0] == 3
-            assert len(asked) == 2
-
-
-def _counted(handler: Any, asked: list[str], name: str) -> Any:
-    async def count(**message: Any) -> Any:
-        asked.append(name)
-        return await handler(**message)
-
-    return count
-
-
 def test_a_client_of_another_version_cannot_register(client: Client) -> None:
     """What a client sends is refused by a scheduler that has another version loaded, and both are named."""
     plugin = GangSchedulerPlugin()
@@ -211,22 +163,6 @@ def test_a_retired_worker_is_named_as_retired() -> None:
         assert [caught.value.worker] == victim
         assert on_ranks(client, programs.add_up).value[0] == 1
         assert_clean(client)
-
-
-def test_a_job_in_the_queue_outlives_a_worker(cluster: LocalCluster, client: Client) -> None:
-    """When a worker dies, the job that ran there ends, and the one that waited for it is planned again and runs."""
-    running, waiting = Fit(cluster, programs.spin, 60.0), Fit(cluster)
-    running.start()
-    wait_until(lambda: not running.runs)
-    waiting.start()
-    wait_until(lambda: waiting.place != 1)
-    worker = sorted(client.scheduler_info(n_workers=-1)["workers"])[1]
-    os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
-    running.join()
-    assert isinstance(running.error, WorkerLostError)
-    waiting.join()
-    assert waiting.error is None
-    assert waiting.value[0] in (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -117,16 +117,6 @@ def test_short_rounds_are_sampled_and_their_total_is_right(ledger: RankLedger, c
         assert clock.reads < n_rounds / 5
 
 
-def test_sampling_follows_the_length_of_rounds(ledger: RankLedger, clock: FakeClock) -> None:
-    """After rounds turn long again, all of them are timed, and the total is within the few that were sampled."""
-    run_rounds(ledger, clock, 2000, 2e-6)
-    run_rounds(ledger, clock, 2000, 1e-3)
-    before = len(ledger.records().records)
-    run_rounds(ledger, clock, 100, 1e-3)
-    assert len(ledger.records().records) == before + 100
-    assert ledger.records().totals["compute_s"] == pytest.approx(2.104, abs=2 * 64e-3)
-
-
 def test_records_are_bounded_and_spread_over_the_run(ledger: RankLedger, clock: FakeClock) -> None:
     """A long run keeps a bounded number of records, evenly spread, and exact totals."""
     n_rounds = 40_000
@@ -155,21 +145,6 @@ def test_the_summary_says_what_control_has_cost(ledger: RankLedger) -> None:
     assert lines[-1] == "control, beside the algorithm: 50.0% of the rank-seconds, 4.2 kB in 1 messages"
 
 
-def test_the_frame_has_one_row_per_rank_and_round() -> None:
-    """to_frame gives the records with their rank."""
-    pd = pytest.importorskip("pandas")
-    clock = FakeClock()
-    ledgers = [RankLedger(rank, clock) for rank in range(2)]
-    for ledger in ledgers:
-        run_rounds(ledger, clock, 3, 0.5)
-    frame = Ledger([ledger.records() for ledger in ledgers]).to_frame()
-    assert isinstance(frame, pd.DataFrame)
-    assert frame["rank"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert frame["compute_s"].sum() == 3.0
-    assert list(frame.columns[:3]) == ["rank", "round", "op"]
-    assert Ledger([]).to_frame().empty
-
-
 def test_rounds_in_one_go_share_what_they_took(ledger: RankLedger) -> None:
     """Time, bytes and rounds done in one go are exact; phases share the time as the usual ones of the samples do."""
     samples = np.tile([3.0, 1.0, 0.0, 4.0], (200, 1)) * 1e-7
@@ -183,16 +158,6 @@ def test_rounds_in_one_go_share_what_they_took(ledger: RankLedger) -> None:
     seconds = [records.totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait")]
     np.testing.assert_allclose(seconds, 0.008 * np.array([3.0, 1.0, 0.0, 4.0]) / 8.0)
     assert records.records["round"].tolist() == list(range(25, 10_025, 50))
-
-
-def test_rounds_in_one_go_leave_the_sampling_of_others_alone(ledger: RankLedger) -> None:
-    """The ordinary round after thousands in one go stands for itself."""
-    ledger.add_rounds(10_000, 0, 0, 0.0, np.arange(0), np.zeros((0, 4)))
-    ledger.begin_round("sync")
-    assert ledger.timing
-    ledger.charge(COMPUTE, 0.5)
-    ledger.end_round()
-    assert ledger.records().totals["compute_s"] == 0.5
 
 
 @pytest.mark.parametrize(

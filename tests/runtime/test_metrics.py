@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import urllib.request
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ from distributed import Client
 
 import dsgd
 from dsgd import SGDClassifier
-from dsgd.ledger import PHASES, WIRE, RankLedger
+from dsgd.ledger import PHASES
 from dsgd.runtime.metrics import METRICS
-from dsgd.runtime.scheduler.registry import Registry
-from dsgd.runtime.worker.store import RankMeters
 from gang_cluster import assert_clean, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -90,42 +87,6 @@ def test_workers_show_what_their_ranks_have_done(rng: np.random.Generator) -> No
         assert names == set(METRICS) - {"dsgd_refused_total"}
         assert shown['dsgd_failures_total{kind="stopped"}'] == 1
         assert_clean(client)
-
-
-def test_meters_keep_what_ranks_have_done_when_they_end() -> None:
-    """A counter never falls: not when a rank ends, and not for rounds that stand for later ones."""
-    meters, seen = RankMeters(), Counter[str]()
-    for _ in range(2):
-        ledger = RankLedger(0)
-        meters.begin([ledger])
-        for _ in range(300):
-            with ledger.round("sync"):
-                ledger.count(10)
-                ledger.charge(WIRE, 1e-6)
-            found = meters.totals()
-            assert all(found[name] >= n for name, n in seen.items())
-            seen = found
-        meters.end([ledger], {"stranger": 2})
-        assert meters.totals() == found
-    assert (meters.totals()["bytes_sent"], meters.totals()["rounds"], meters.n_running) == (6000, 600, 0)
-    assert meters.refused == {"stranger": 4}
-
-
-def test_the_registry_counts_what_happens_to_jobs() -> None:
-    """Users' workers, slow ranks, gangs that are formed again, and failures by kind are counted."""
-    registry = Registry(lambda worker, message: None, lambda job_id: None)
-    registry.admit("a", 0, b"t", "c", [("x", "h", 1), ("y", "h", 1)], label=("fit", "ada@here:1"))
-    registry.admit("b", 0, b"t", "c", [("z", "h", 1)], label=("fit", "eve@here:2"))
-    assert registry.workers_of_users() == {"ada": 2, "eve": 1}
-    registry.publish("a", 0, b"t", 0, {"phase": "straggler", "text": "slow"})
-    registry.publish("a", 0, b"wrong", 0, {"phase": "straggler", "text": "slow"})
-    registry.admit("a", 1, b"t", "c", [("x", "h", 1)])
-    registry.worker_left("x")
-    registry.close("a")
-    registry.close("b")
-    counts = registry.counts
-    assert (counts.stragglers, counts.formed_again, counts.failures) == (1, 1, {"lost": 1})
-    assert registry.workers_of_users() == {}
 
 
 def _metrics(*servers: Any) -> dict[str, float]:

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 
 import gang_programs as programs
 from dsgd import Gang, SGDClassifier, SGDRegressor
-from dsgd.errors import DiskSpaceError, MemoryLimitError
+from dsgd.errors import MemoryLimitError
 from dsgd.inputs.shared import SpooledBlock, spool, visit
 from dsgd.kernel_approximation import RandomFeatures
 from dsgd.sync import MinibatchSGD
@@ -202,30 +202,6 @@ def test_a_killed_worker_leaves_no_file(client: Client, folder: Path) -> None:
 
 def spool_rows(k: int) -> Any:
     return spool((*make_rows(k), None))
-
-
-def test_a_full_disk_is_named(client: Client, data: Any) -> None:
-    """The error of a worker whose disk is full says where, how much was needed and how much there was."""
-    client.run(fill_disk, True)
-    try:
-        with pytest.raises(DiskSpaceError, match=r"bytes of disk in .*scratch.*, which has 17 bytes free"):
-            SGDClassifier(**OPTIONS, client=Gang(client, out_of_core=True)).fit(*data)
-    finally:
-        client.run(fill_disk, False)
-
-
-def fill_disk(full: bool) -> None:
-    """Let this process find no room on disk, or let it find some again."""
-    from dsgd.local import shard
-
-    class Usage:
-        free = 17
-
-    if full:
-        shard.kept = shard.shutil  # type: ignore[attr-defined]
-        shard.shutil = type("Disk", (), {"disk_usage": staticmethod(lambda folder: Usage)})  # type: ignore[assignment]
-    else:
-        shard.shutil = shard.kept  # type: ignore[attr-defined]
 
 
 def test_blocks_keep_what_they_hold(tmp_path: Path) -> None:

@@ -131,21 +131,6 @@ def test_fewer_ranks_go_to_free_workers_that_hold_most() -> None:
     assert set(make_plan(blocks, workers, 2).addresses) == {workers[0].address, workers[2].address}
 
 
-def test_a_worker_of_three_threads_gets_three_times_the_rows_of_one_thread() -> None:
-    """Blocks are assigned in proportion to threads, and the first blocks are on the first ranks."""
-    workers = workers_of(2, threads=[1, 3])
-    blocks = [Block(k, 100, (workers[0 if k < 3 else 1].address,)) for k in range(12)]
-    plan = make_plan(blocks, workers)
-    assert [(m.worker.name, m.first_rank, m.n_ranks, m.blocks) for m in plan.members] == [
-        ("0", 0, 1, (0, 1, 2)),
-        ("1", 1, 3, tuple(range(3, 12))),
-    ]
-    assert [str(m) for m in plan.members] == [
-        f"rank 0 on worker {workers[0].address}",
-        f"ranks 1 to 3 on worker {workers[1].address}",
-    ]
-
-
 def test_more_ranks_than_threads_are_refused() -> None:
     """The error says how many there is room for."""
     with pytest.raises(ClusterError, match=r"4 ranks need 4 threads.*2 running workers have room for 3"):

@@ -17,11 +17,8 @@ from sklearn.base import clone
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidParameterError
-from dsgd.ledger import COMPUTE, WAIT, RankLedger
 from dsgd.progress import Callback, Notice, ProgressEvent, ProgressLine, StopTraining, read_event
 from dsgd.runtime.progress import Publisher
-from dsgd.runtime.train.epoch import ProgressAccount
-from dsgd.runtime.train.job import EpochRecord
 from dsgd.sim import SimulatedCluster
 from dsgd.svm import SVC
 
@@ -104,15 +101,6 @@ def test_a_publisher_thins_out_and_keeps_the_last() -> None:
     assert [event["n"] for event in sent] == [0, 4, 8, 9]
 
 
-def test_short_epochs_are_told_five_times_a_second(rows: Any) -> None:
-    """Of many short epochs few are told, and always the last."""
-    notes = Notes()
-    model = SGDClassifier(max_iter=300, tol=None, n_jobs=1).set_callbacks(notes).fit(*rows)
-    elapsed_s = model.fit_report_["elapsed_s"]
-    assert len(notes.events) <= 2 + elapsed_s / 0.2
-    assert notes.events[-1].epoch == 300
-
-
 @pytest.mark.usefixtures("often")
 def test_periods_that_are_not_a_number_of_rows_are_counted(rows: Any) -> None:
     """The period of an epoch is the rows of a rank; a rank alone, and one that waits for the end, has none."""
@@ -122,32 +110,6 @@ def test_periods_that_are_not_a_number_of_rows_are_counted(rows: Any) -> None:
         SGDClassifier(max_iter=2, tol=None, n_jobs=n_jobs, sync=sync).set_callbacks(notes).fit(*rows)
         told[name] = notes.events[0].period
     assert told == {"epoch": 200, "once": None, "alone": None}
-
-
-def test_an_account_takes_the_difference_of_two_events() -> None:
-    """The share of communication and the rate are of the time since the event before, the seconds of all time."""
-    now = [0.0]
-    ledger = RankLedger(0, lambda: now[0])
-    account = ProgressAccount([10, 10], ledger, 9, "LocalSGD", clock=lambda: now[0])
-
-    def epoch(number: int, compute_s: float, wait_s: float) -> ProgressEvent | None:
-        ledger.begin_round("local")
-        ledger.charge(COMPUTE, compute_s)
-        ledger.charge(WAIT, wait_s)
-        ledger.end_round()
-        now[0] += compute_s + wait_s
-        account.update(np.tile(account.own(), (2, 1)), 20.0)
-        return account.event(EpochRecord(number, now[0], 0.5, 0.0, 0.0), None, last=False)
-
-    first = epoch(1, 3.0, 1.0)
-    assert first is not None
-    assert (first.comm_share, first.rows_per_s, first.compute_s) == (0.25, 5.0, (3.0, 3.0))
-    assert epoch(2, 0.06, 0.06) is None
-    third = epoch(3, 0.06, 0.06)
-    assert third is not None
-    assert third.comm_share == pytest.approx(0.5)
-    assert third.rows_per_s == pytest.approx(40 / 0.24)
-    assert third.wait_s == pytest.approx((1.12, 1.12))
 
 
 @pytest.mark.usefixtures("often")

@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import gang_programs as programs
 from dsgd import SGDClassifier
-from dsgd.errors import RankError
 from dsgd.runtime import Rank, run_on_threads
 from dsgd.runtime.pools import limit_pools
 from dsgd.svm import SVC, LinearSVC
@@ -109,17 +108,6 @@ def test_workers_may_have_unequal_threads(data: Any) -> None:
     assert model.score(X, y) > 0.7
 
 
-def test_more_threads_than_rows(data: Any) -> None:
-    """Ranks without rows keep step with the others, with rows sent from here and with blocks on the cluster."""
-    X, y = np.eye(3), np.array([0, 1, 1])
-    with threads_of(5) as client:
-        sent = SGDClassifier(**OPTIONS, sync=1, client=client).fit(X, y)
-        assert sorted(s["rows"] for s in sent.fit_report_["stats"]) == [0, 0, 1, 1, 1]
-        result = on_ranks(client, programs.add_up, blocks=put_blocks(client, 3))
-        assert result.value[[0, 2]].tolist() == [5.0, 3.0]
-        assert_clean(client)
-
-
 def test_n_jobs_limits_the_ranks(client: Client, data: Any) -> None:
     """Fewer ranks than threads are spread over the workers; more are refused before anything moves."""
     X, y = data
@@ -129,17 +117,6 @@ def test_n_jobs_limits_the_ranks(client: Client, data: Any) -> None:
     blocks = put_blocks(client, 4)
     result = on_ranks(client, programs.add_up, blocks=blocks, ranks_per_worker=1)
     assert result.value[0] == 2.0
-
-
-def test_an_exception_in_a_thread_stops_all_and_names_its_rank(client: Client) -> None:
-    """Whichever thread raises, the client learns its rank and worker, and the next job runs."""
-    for culprit in (1, 2, 3):
-        with pytest.raises(RankError) as caught:
-            on_ranks(client, programs.fail, culprit, "zero")
-        assert caught.value.rank == culprit
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
-        assert_clean(client)
-    assert on_ranks(client, programs.add_up).value[0] == 4.0
 
 
 def test_svms_run_one_rank_per_worker_with_all_its_threads(data: Any) -> None:

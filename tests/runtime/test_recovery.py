@@ -16,8 +16,8 @@ from distributed import Client
 
 import gang_programs as programs
 from dsgd import Gang, SGDClassifier
-from dsgd.errors import ClusterError, InvalidDataError, RankError, WorkerLostError
-from dsgd.runtime import Checkpoint, Restart
+from dsgd.errors import ClusterError, InvalidDataError, RankError
+from dsgd.runtime import Checkpoint
 from gang_cluster import (
     assert_clean,
     client_fixture,
@@ -143,21 +143,6 @@ def test_the_best_model_survives_the_rank_that_has_scored_it(client: Client, row
 
 
 @pytest.mark.slow
-def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_path: Path) -> None:
-    """A fit that died with its cluster's worker resumes from its checkpoint, with its average, bit for bit."""
-    X, y = rows
-    options = OPTIONS | {"n_jobs": 2, "average": True, "penalty": "l1"}
-    whole = SGDClassifier(**options, client=client).fit(X, y)
-    at_epoch({8: lambda: signal_rank(client, 1)})
-    with pytest.raises(WorkerLostError):
-        SGDClassifier(**options, client=Gang(client, checkpoint=Checkpoint(tmp_path, every_s=0))).fit(X, y)
-    at_epoch({})
-    model = SGDClassifier(**options, client=Gang(client, resume_from=tmp_path)).fit(X, y)
-    assert model.coef_.tobytes() == whole.coef_.tobytes()
-    assert model.loss_curve_ == whole.loss_curve_
-
-
-@pytest.mark.slow
 def test_when_all_workers_are_lost_the_checkpoint_is_left(
     client: Client, rows: Any, at_epoch: Any, tmp_path: Path
 ) -> None:
@@ -179,18 +164,6 @@ def test_when_all_workers_are_lost_the_checkpoint_is_left(
     assert model.loss_curve_ == whole.loss_curve_
     # Neither from the beginning nor from the end of the fit before, which is in the same folder.
     assert [1 < event["resumed_epoch"] < 20 for event in resumed] == [True]
-
-
-def test_failures_are_counted(client: Client) -> None:
-    """After as many restarts as allowed the failure is raised, with a note that it was not the first."""
-
-    def kill_one(event: Mapping[str, Any]) -> None:
-        if "begun" in event:
-            signal_rank(client, 0)
-
-    with pytest.warns(RuntimeWarning, match="was lost"), pytest.raises(WorkerLostError) as caught:
-        on_ranks(client, programs.count_starts, 60.0, n_ranks=2, on_event=kill_one, on_failure=Restart(at_most=1))
-    assert "formed again 1 times before" in caught.value.__notes__[0]
 
 
 def test_a_program_without_snapshots_begins_again(client: Client) -> None:

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from dask.distributed import Client
-from distributed import Worker
 
 from dsgd import SGDClassifier
-from dsgd.sim import SimulatedCluster
 from dsgd.stages import Recording, Stage, carried, recorded, recording, stage
-from gang_cluster import client_fixture, cluster_fixture, on_ranks
+from gang_cluster import client_fixture, cluster_fixture
 
 cluster, client = cluster_fixture(2), client_fixture(2)
 
@@ -72,14 +70,6 @@ def test_bytes_of_threads_count_and_their_seconds_only_where_they_lead() -> None
     assert recorded("here") == []
 
 
-def test_stages_without_a_recording_do_nothing() -> None:
-    """Code that reports its stages also runs if they are not recorded."""
-    with stage("train", 5) as it:
-        it.nbytes += 1
-    assert it.nbytes == 6
-    assert carried(len)("abc") == 3
-
-
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("n_jobs", [1, 2, 3])
 def test_a_fit_tells_its_stages(kind: str, n_jobs: int) -> None:
@@ -104,19 +94,6 @@ def test_a_fit_tells_its_stages(kind: str, n_jobs: int) -> None:
     assert pickle.loads(pickle.dumps(model.ledger_)).stages == model.ledger_.stages
 
 
-def test_partial_fit_and_simulated_ranks_tell_their_stages_too() -> None:
-    """Each call has stages of its own, and simulated ranks those of this process in real seconds."""
-    X, y = rows_of("dense")
-    model = SGDClassifier(random_state=0)
-    for _ in range(2):
-        model.partial_fit(X, y, classes=[False, True])
-        stages = {entry["stage"]: entry["bytes"] for entry in model.fit_report_["stages"]}
-        assert stages["check"] == X.nbytes
-    simulated = SGDClassifier(**OPTIONS, client=SimulatedCluster(ranks=3)).fit(X, y)
-    stages = {entry["stage"]: entry["bytes"] for entry in simulated.fit_report_["stages"]}
-    assert stages["train"] == 3 * N * (D * 4 + 12)
-
-
 @pytest.mark.cluster
 def test_workers_tell_their_stages(client: Client) -> None:
     """Beside those of the client there are those of every worker; what is handed over and packed is exact."""
@@ -137,16 +114,3 @@ def test_workers_tell_their_stages(client: Client) -> None:
         at_worker = [entry for entry in stages if entry["where"] == workers[0]]
         assert sum(entry["seconds"] for entry in at_worker) <= at_client["workers"]["seconds"]
     assert next(e["bytes"] for e in sent if e["stage"] == "hand over") == X.nbytes + y.nbytes
-
-
-def _periods_here(*_: object) -> list[float]:
-    (worker,) = Worker._instances
-    return [worker.periodic_callbacks[name].callback_time for name in ("profile", "tick")]
-
-
-@pytest.mark.cluster
-def test_dasks_timers_are_slow_in_every_stage_of_a_worker(client: Client) -> None:
-    """Many workers on few cores also wait for each other while they pack and meet."""
-    blocks = client.scatter([0, 1], broadcast=False)
-    found = on_ranks(client, lambda rank, packed: [packed, _periods_here()], blocks=blocks, pack=_periods_here).value
-    assert found == [[500.0, 500.0]] * 2

@@ -96,17 +96,6 @@ def test_sigmoids_are_those_of_machines_that_never_saw_the_rows(n_classes, optio
         assert found.probB_[column] == pytest.approx(shift, rel=1e-3, abs=1e-4)
 
 
-def test_the_seed_decides():
-    """The same random_state repeats to the last bit, another one draws other folds; RandomState and None are taken."""
-    X, y = blobs()
-    models = [SVC(probability=True, random_state=k).fit(X, y) for k in (0, 0, 1, np.random.RandomState(0), None)]
-    p = [model.predict_proba(X) for model in models]
-    np.testing.assert_array_equal(p[0], p[1])
-    np.testing.assert_array_equal(p[0], p[3])
-    assert np.abs(p[0] - p[2]).max() > 1e-6
-    np.testing.assert_array_equal(models[0].dual_coef_, models[2].dual_coef_)
-
-
 @pytest.mark.parametrize("kind", [SVC, NuSVC])
 def test_probability_is_there_where_it_was_asked_for(kind):
     """Without probability there is no predict_proba; set after a fit it asks for another; sigmoids are empty."""

@@ -7,13 +7,12 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import sklearn.svm
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.model_selection import SVMSearchCV, svm_search
-from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM, svm_path
+from dsgd.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, svm_path
 from dsgd.svm.kernels.rows import distribute
 
 MACHINES = [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM()]
@@ -140,24 +139,6 @@ def test_a_machine_whose_numbers_do_not_fit_is_refused():
                 broken.predict(X)
             setattr(broken, name, whole)
         broken.predict(X)
-
-
-def test_sparse_kernel_matrices_are_refused():
-    """A sparse kernel matrix raises a TypeError that says what to do."""
-    with pytest.raises(TypeError, match="Sparse precomputed kernels are not supported"):
-        SVC(kernel="precomputed").fit(sp.eye(4, format="csr"), [0, 1, 0, 1])
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_an_l1_machine_is_empty_only_up_to_the_least_c(seed):
-    """Up to the C of `sklearn.svm.l1_min_c` all weights are zero, and at 1.001 times that some are not."""
-    rng = np.random.default_rng(seed)
-    X, y = rng.normal(size=(50, 8)), rng.integers(2, size=50)
-    least = sklearn.svm.l1_min_c(X, y, loss="squared_hinge")
-    model = LinearSVC(penalty="l1", random_state=0)
-    assert not model.set_params(C=least).fit(X, y).coef_.any()
-    model.set_params(C=1.001 * least).fit(X, y)
-    assert model.coef_.any() or model.intercept_.any()
 
 
 def overlap(left: list[str], right: list[str]) -> np.ndarray:

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -29,7 +28,6 @@ from dsgd.local.objective import n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainJob, TrainResult, fused, visits
 from dsgd.runtime.train.fused import FusedRounds
-from dsgd.runtime.train.rounds import Rounds
 from dsgd.sync import AbstractStrategy, Cut, EpochAveraging, LocalSGD, MinibatchSGD
 from gangs import SHARED, connect_shm, connect_tcp, process_gang, raise_first, run_job, run_ranks, run_training
 
@@ -296,44 +294,3 @@ def test_a_process_stopped_in_a_round_is_caught_by_the_deadline() -> None:
         finally:
             timer.join()
             os.kill(process.pid, signal.SIGCONT)
-
-
-@pytest.mark.parametrize("kind", ["threads", "threads-asleep", "tcp", "shm", "spin", "window"])
-@pytest.mark.parametrize(
-    "strategy", [LocalSGD(every=1), LocalSGD(every=1, overlap=True), MinibatchSGD(batch=2)], ids=repr
-)
-def test_a_round_allocates_nothing_of_the_size_of_the_model(
-    kind: str, strategy: AbstractStrategy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the first rounds, which make the buffers, two ranks together allocate less than a hundredth of a model."""
-    n, n_rows = 1_000_000, 6
-    X = sp.random_array((2 * n_rows, n), density=1e-5, format="csr", rng=np.random.default_rng(0))
-    shard = make_shard(X, np.resize([1.0, -1.0], 2 * n_rows))
-    job = TrainJob(SGD(Objective("hinge")), strategy, np.zeros(n + 1), max_iter=2, tol=None, n_iter_no_change=5)
-    with gang(kind, 2) as transports, watched_peaks(monkeypatch) as peaks:
-        raise_first(run_job(transports, [shard.rows(0, n_rows), shard.rows(n_rows, 2 * n_rows)], job))
-    assert len(peaks) > n_rows
-    assert max(peaks) < 0.01 * 8 * n
-
-
-@contextmanager
-def watched_peaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Give what was allocated at most, in bytes, since the third round of rank 0; one number after each round."""
-    peaks: list[int] = []
-    run_round = Rounds._run_one
-    before = [0]
-
-    def run(self: Rounds, first: int, number: int, **how: bool) -> None:
-        if self._rank.number == 0 and (self._at.epoch, number) == (0, 2):
-            before[0] = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
-        run_round(self, first, number, **how)
-        if before[0] and self._rank.number == 0:
-            peaks.append(tracemalloc.get_traced_memory()[1] - before[0])
-
-    monkeypatch.setattr(Rounds, "_run_one", run)
-    tracemalloc.start()
-    try:
-        yield peaks
-    finally:
-        tracemalloc.stop()

@@ -12,13 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import dask.array as da  # noqa: E402 - what comes below needs torch
 from distributed import Client  # noqa: E402
 from torch import nn  # noqa: E402
 
 import torch_programs as programs  # noqa: E402
 from dsgd.compress import TopK  # noqa: E402
-from dsgd.errors import IncompatiblePartsError, RankError, VersionMismatchError  # noqa: E402
+from dsgd.errors import IncompatiblePartsError, VersionMismatchError  # noqa: E402
 from dsgd.sync import LocalSGD  # noqa: E402
 from dsgd.torch import TorchClassifier, compress_hook  # noqa: E402
 from forks import forking  # noqa: E402
@@ -128,41 +127,6 @@ def test_compressors_are_hooks_of_ddp(ddp: dict[int, list[np.ndarray]]) -> None:
         compress_hook(TopK(0.1))
 
 
-@pytest.mark.smoke
-def test_images_in_chunks_of_dask(client: Client) -> None:
-    """A dask array of images trains where its chunks are, and is scored there."""
-    import dask.array as da
-
-    X, y = programs.images(300)
-    chunks = da.from_array(X, chunks=(75, 1, 8, 8)), da.from_array(y, chunks=75)
-    fitted = TorchClassifier(
-        programs.CNN, lr=0.1, batch_size=10, max_epochs=6, sync=LocalSGD(50), random_state=0, client=client
-    ).fit(*chunks)
-    assert fitted.fit_report_["ranks"] == N_WORKERS
-    with client.as_current():
-        assert fitted.score(*chunks) > 0.9
-
-
-class Fragile(programs.CNN):
-    """Refuses bright images."""
-
-    def forward(self, X: Any) -> Any:
-        """Return scores."""
-        if (X > 100).any():
-            raise ArithmeticError("these rows are too much")
-        return super().forward(X)
-
-
-@pytest.mark.smoke
-def test_a_rank_that_raises_is_named(client: Client) -> None:
-    """What a module raises in its forward pass on a worker comes out of fit with the rank and the worker."""
-    X, y = programs.images(60)
-    X[-1] = 1000.0
-    with pytest.raises(RankError, match="too much") as error:
-        TorchClassifier(Fragile, shuffle=False, client=client, random_state=0).fit(X, y)
-    assert isinstance(error.value.__cause__, ArithmeticError)
-
-
 def plant(code: str) -> None:
     """Let this process have a module `planted` of this code."""
     module = types.ModuleType("planted")
@@ -196,16 +160,3 @@ def test_workers_with_another_version_of_the_module_are_found_out(client: Client
     finally:
         del sys.modules["planted"]
         client.run(uproot)
-
-
-def test_weights_of_dask_arrays(client: Client) -> None:
-    """Whole numbers are repeated rows for ranks on workers, too."""
-    X, y = programs.images(90)
-    counts = np.random.default_rng(1).integers(0, 3, 90)
-    repeated = np.repeat(np.arange(90), counts)
-    options = {"lr": programs.LR, "max_epochs": 2, "random_state": 0}
-    chunks = [da.from_array(array, chunks=(30, *array.shape[1:])) for array in (X, y, counts)]
-    there = TorchClassifier(programs.fresh()[0], client=client, batch_size=90, **options).fit(*chunks)
-    here = TorchClassifier(programs.fresh()[0], batch_size=len(repeated), **options).fit(X[repeated], y[repeated])
-    for ours, theirs in zip(there.module_.parameters(), here.module_.parameters(), strict=True):
-        np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-4, atol=1e-6)

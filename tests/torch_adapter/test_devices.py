@@ -24,7 +24,7 @@ from torch import nn  # noqa: E402 - what comes below needs torch
 from dsgd.compress import GTopK  # noqa: E402
 from dsgd.sim import SimulatedCluster  # noqa: E402
 from dsgd.sync import EASGD, SGP, ChocoSGD, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, PostLocalSGD  # noqa: E402
-from dsgd.torch import FlatModule, Passes, Synchronizer, TorchClassifier, TorchRegressor, launch  # noqa: E402
+from dsgd.torch import FlatModule, Passes, Synchronizer, TorchClassifier, launch  # noqa: E402
 
 GPU, APART = "cuda:0", "apart"
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
@@ -130,70 +130,6 @@ def test_training_on_a_device_is_training(device: str, sync: Any) -> None:
 def test_what_trains_beside_parameters_is_found_too(device: str, options: dict[str, Any]) -> None:
     """Memory of optimisers, running statistics, accumulated and clipped gradients, held-out rows."""
     assert_alike(device, **options)
-
-
-@on_devices
-def test_one_rank_is_a_plain_loop(device: str) -> None:
-    """One rank takes the steps that a loop of torch takes on the same device."""
-    X, y = rows()
-    place = "cpu" if device == APART else device
-    torch.manual_seed(0)
-    module = Net().to(place)
-    start = {name: tensor.cpu().clone() for name, tensor in module.state_dict().items()}
-
-    class Started(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.load_state_dict(start)
-
-    options: dict[str, Any] = {**MOMENTUM, "optimizer__weight_decay": 1e-3, "n_jobs": 1, "shuffle": False}
-    fitted = trained(device, X, y, module=Started, **options)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
-    inputs, codes = torch.from_numpy(X).to(place), torch.from_numpy((y == "same").astype(np.int64)).to(place)
-    for _ in range(3):
-        for first in range(0, len(X), 12):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(module(inputs[first : first + 12]), codes[first : first + 12]).backward()
-            optimizer.step()
-    np.testing.assert_allclose(vector_of(fitted.module_), vector_of(module.cpu()), rtol=1e-11, atol=1e-13)
-
-
-@NEEDS_GPU
-def test_dropout_repeats_and_leaves_the_stream_of_the_device_alone() -> None:
-    """With a seed a training on the device repeats; what the user draws there afterwards is what it would have been."""
-    X, y = rows()
-    torch.cuda.manual_seed(7)
-    expected = torch.rand(3, device=GPU)
-    torch.cuda.manual_seed(7)
-    found = [vector_of(trained(GPU, X, y, module__dropout=0.5).module_) for _ in range(2)]
-    np.testing.assert_array_equal(found[0], found[1])
-    assert torch.equal(torch.rand(3, device=GPU), expected)
-
-
-@NEEDS_GPU
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_half_precision_learns(precision: Any) -> None:
-    """Passes in halves on the device learn what float32 learns."""
-    X, y = rows(480)
-    X = X.astype(np.float32)
-
-    class Single(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.float()
-
-    for kind in ("float32", precision):
-        fitted = trained(GPU, X, y, module=Single, passes=Passes(precision=kind), max_epochs=30, lr=0.3, **MOMENTUM)
-        assert fitted.score(X, y) > 0.75
-
-
-@on_devices
-def test_a_regressor_learns_on_a_device(device: str) -> None:
-    """Squared errors are those of the CPU."""
-    X, _ = rows()
-    y = np.tanh(X[:, 0]) + 0.1 * X[:, 1]
-    cpu, gpu = (trained(name, X, y, TorchRegressor, lr=0.05, module__n_outputs=1) for name in ("cpu", device))
-    np.testing.assert_allclose(gpu.score(X, y), cpu.score(X, y), rtol=1e-8)
 
 
 @on_devices

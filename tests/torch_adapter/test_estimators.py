@@ -70,29 +70,6 @@ def state_of(module: nn.Module) -> bytes:
 # ---- the flat vector
 
 
-def test_parameters_are_views_of_one_vector() -> None:
-    """What is written into the vector is in the module, and the other way round, without a copy."""
-    module = MLP(hidden=3)
-    before = {name: p.detach().clone() for name, p in module.named_parameters()}
-    flat = FlatModule(module)
-    assert flat.names == tuple(before)
-    for name, parameter in module.named_parameters():
-        np.testing.assert_array_equal(flat.view(flat.params, name), before[name].numpy())
-        assert parameter.data_ptr() == flat.params[flat.slices[name]].ctypes.data
-    other = np.arange(flat.n_params, dtype=np.float32)
-    flat.bind(other)
-    module.last.bias.data += 1.0
-    assert flat.params is other
-    assert other[-1] == flat.n_params
-    gradient = np.zeros_like(other)
-    module(torch.ones(2, 4)).sum().backward()
-    flat.gather_gradient(gradient)
-    assert flat.view(gradient, "last.bias").tolist() == [2.0, 2.0]
-    flat.bind_gradient(gradient)
-    gradient[:] = 7.0
-    assert module.first.weight.grad.eq(7.0).all()
-
-
 def test_a_flat_module_keeps_its_state_dict() -> None:
     """A state goes out and comes in again, buffers included, and the vector stays the same memory."""
     module = MLP(normalised=True)
@@ -339,15 +316,6 @@ def test_running_statistics_follow_their_policy() -> None:
     assert alone.fit(X, y).module_.norm.num_batches_tracked == 3
 
 
-def test_dropout_repeats_with_the_seed() -> None:
-    """Ranks that are threads draw the same numbers in every fit, and leave the stream of torch where it was."""
-    X, y = rows()
-    before = torch.random.get_rng_state()
-    fits = [classifier(module__dropout=0.5, n_jobs=3, max_epochs=2, shuffle=False).fit(X, y) for _ in range(2)]
-    assert state_of(fits[0].module_) == state_of(fits[1].module_)
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
 def test_uneven_ranks_take_the_gradient_of_the_batch() -> None:
     """Ranks with different numbers of rows, one with none, take the steps of one rank that has all rows of a batch."""
     X, y = rows(40)
@@ -419,12 +387,3 @@ def test_what_a_loop_cannot_do_is_refused() -> None:
     module = nn.Linear(2, 1)
     with pytest.raises(InvalidParameterError, match="there is no rank"):
         Synchronizer(module, torch.optim.SGD(module.parameters(), lr=0.1))
-
-
-def test_rows_are_dealt_alike_everywhere() -> None:
-    """Rows that are shuffled go to the same ranks in the same order on threads and on simulated machines."""
-    X, y = rows()
-    fit: dict[str, Any] = {"max_epochs": 2, "sync": LocalSGD(20)}
-    threads = classifier(n_jobs=3, **fit).fit(X, y)
-    simulated = classifier(client=SimulatedCluster(3), **fit).fit(X, y)
-    assert state_of(simulated.module_) == state_of(threads.module_)

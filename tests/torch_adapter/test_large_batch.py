@@ -13,10 +13,8 @@ from torch import nn  # noqa: E402
 
 from dsgd.compress import GTopK, Half  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
-from dsgd.runtime.train.rounds import begin_run  # noqa: E402
 from dsgd.sync import ASGD, LocalSGD, MinibatchSGD  # noqa: E402
-from dsgd.torch import LARS, FlatModule, Passes, TorchClassifier  # noqa: E402
-from dsgd.torch.oracle import streamed_gradient  # noqa: E402
+from dsgd.torch import LARS, Passes, TorchClassifier  # noqa: E402
 
 
 def _pair() -> tuple[nn.Module, torch.Tensor]:
@@ -44,21 +42,6 @@ def test_lars_takes_the_steps_of_its_equations() -> None:
         optimizer.step()
     for parameter, weight in zip(module.parameters(), weights, strict=True):
         torch.testing.assert_close(parameter.detach(), weight, rtol=1e-12, atol=1e-14)
-
-
-def test_lars_without_decay_does_not_see_the_length_of_a_gradient() -> None:
-    """Gradients a thousand times as long give the same step, a share of the length of the weights."""
-    steps = []
-    for factor in (1.0, 1000.0):
-        module, inputs = _pair()
-        weight = module[0].weight
-        before = weight.detach().clone()
-        optimizer = LARS([weight], lr=0.5, momentum=0.0, trust=0.1)
-        (factor * module(inputs).square().mean()).backward()
-        optimizer.step()
-        steps.append(weight.detach() - before)
-        assert steps[-1].norm() == pytest.approx(float(0.5 * 0.1 * before.norm()))
-    torch.testing.assert_close(*steps)
 
 
 def test_lars_refuses_values_out_of_range() -> None:
@@ -167,33 +150,6 @@ def test_a_step_that_overflows_is_left_out_on_all_ranks_together() -> None:
     assert models["dense"].history_[-1]["train_loss"] < models["dense"].history_[0]["train_loss"]
 
 
-def test_scales_of_all_ranks_stay_equal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After steps that one rank alone would have skipped, models and scales are bit for bit equal, and S has fallen."""
-    runs: list[Any] = []
-
-    def begin(*parts: Any) -> Any:
-        runs.append(begin_run(*parts))
-        return runs[-1]
-
-    monkeypatch.setattr("dsgd.runtime.train.loop.begin_run", begin)
-    X, y = _rows()
-    X[:120] *= 60.0
-    TorchClassifier(
-        Net,
-        lr=1e-3,
-        max_epochs=1,
-        random_state=0,
-        n_jobs=2,
-        sync=MinibatchSGD(24),
-        passes=Passes(precision="float16", scale=2.0**24),
-    ).fit(X, y)
-    found, other = ((run.at.params.tobytes(), run.at.optimizer.loss_scale.vector.tolist()) for run in runs)
-    assert found == other
-    scale, _, n_skipped = found[1]
-    assert scale == 2.0 ** (24 - n_skipped)
-    assert n_skipped > 0
-
-
 def test_the_scale_halves_and_doubles() -> None:
     """Half after what is not finite, never below one; double after 2,000 clean steps in a row."""
     scale = Passes(precision="float16", scale=2.0).new_scale()
@@ -236,23 +192,6 @@ def test_sums_beside_the_backward_pass_change_no_bit(n_jobs: int, passes: Passes
         assert apart.tobytes() == _vector(_fit(sync=MinibatchSGD(24), **options)).tobytes()
 
 
-def test_gradients_are_announced_from_the_last_layer_on() -> None:
-    """Places fall to zero, and what is behind them is final when they are told."""
-    torch.manual_seed(0)
-    flat = FlatModule(Net())
-    inputs = torch.randn(4, 6)
-    out, told = np.full(flat.n_params, np.nan, dtype=np.float32), []
-    with streamed_gradient(flat, out, 2.0, lambda place: told.append((place, out[place:].copy()))):
-        flat.module(inputs).square().mean().backward()
-    assert [place for place, _ in told] == sorted((place for place, _ in told), reverse=True)
-    expected = np.zeros_like(out)
-    flat.gather_gradient(expected)
-    np.testing.assert_array_equal(out, expected / 2.0)
-    for place, part in told:
-        np.testing.assert_array_equal(part, out[place:])
-    assert not out[flat.slices["unused"]].any()
-
-
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_gradients_travel_in_half_precision(half: Any) -> None:
     """Half the bytes but for headers, sums in float32, and nearly the model of whole gradients."""
@@ -275,19 +214,6 @@ def test_linear_scaling_with_warm_up_reaches_the_large_batch_rate() -> None:
     TorchClassifier(Net, optimizer=Recorder, lr=0.01, max_epochs=2, random_state=0, sync=sync).fit(*_rows())
     taken = steps[-10:]  # what is remembered is found out by a step of a copy
     assert taken == pytest.approx([0.01 * (1 + 3 * k / 5) for k in range(1, 6)] + [0.04] * 5)
-
-
-def test_lars_trains_on_two_ranks_as_on_one() -> None:
-    """Its velocity is kept as vectors like that of any optimiser of torch."""
-    one, two = (
-        _fit(
-            optimizer=LARS, lr=5.0, optimizer__trust=1e-2, sync=MinibatchSGD(24), n_jobs=n, shuffle=False, max_epochs=2
-        )
-        for n in (1, 2)
-    )
-    assert np.isfinite(_vector(one)).all()
-    assert two.score(*_rows()) > 0.5
-    assert one.history_[-1]["train_loss"] < one.history_[0]["train_loss"]
 
 
 def test_passes_that_cannot_be_are_refused() -> None:

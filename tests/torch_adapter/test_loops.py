@@ -20,10 +20,8 @@ from dsgd.comm.topology import Complete  # noqa: E402
 from dsgd.comm.wires import inproc  # noqa: E402
 from dsgd.compress import DGC, DeMo, ErrorFeedback, Half, RandomK  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
-from dsgd.ledger import COMPUTE  # noqa: E402
 from dsgd.local import Momentum  # noqa: E402
 from dsgd.runtime.rank import Rank  # noqa: E402
-from dsgd.sim import SimulatedCluster  # noqa: E402
 from dsgd.sync import (  # noqa: E402
     DPSGD,
     SCAFFOLD,
@@ -39,8 +37,8 @@ from dsgd.sync import (  # noqa: E402
     OverlapSGP,
     SlowMo,
 )
-from dsgd.sync.adaptive import AdaComm, BudgetedPeriod, CommFloor  # noqa: E402
-from dsgd.torch import Synchronizer, launch  # noqa: E402
+from dsgd.sync.adaptive import AdaComm, BudgetedPeriod  # noqa: E402
+from dsgd.torch import Synchronizer  # noqa: E402
 from dsgd.torch.parts import build_module  # noqa: E402
 from gangs import raise_first, run_ranks  # noqa: E402
 from laws.gang import close, shards_of, with_mailboxes  # noqa: E402
@@ -128,21 +126,6 @@ def test_a_loop_trains_what_the_rank_loop_trains(strategy: Any, momentum: float)
     found = [sync.flat.params for sync in on_threads(programs)]
     assert len({params.tobytes() for params in found}) == 1
     np.testing.assert_allclose(found[0], expected, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize("strategy", [m for m in MEETING if "every" in vars(m)], ids=repr)
-def test_a_period_in_rows_needs_no_epochs(strategy: Any) -> None:
-    """Where an epoch ends in an exchange anyway, a strategy that counts rows gives the same bits without epochs."""
-    if strategy.momentum != "keep" or not hasattr(strategy.period, "n"):
-        pytest.skip("a momentum policy asks for momentum; a period that changes counts epochs")
-    models = []
-    for steps in (None, ROWS // BATCH):
-        programs = [
-            partial(loop, shard=shard, strategy=strategy, optimizer=plain, steps_per_epoch=steps)
-            for shard in shards_of([ROWS] * 2)
-        ]
-        models.append(on_threads(programs)[0].flat.params.tobytes())
-    assert models[0] == models[1]
 
 
 def test_finish_averages_what_has_moved_and_nothing_else() -> None:
@@ -352,35 +335,6 @@ def test_the_rate_of_a_large_batch_is_given_back() -> None:
     [(change, rate)] = on_threads([program])
     assert change == pytest.approx(0.25 * 4, rel=1e-6)
     assert rate == 0.25
-
-
-@pytest.mark.slow
-def test_a_loop_finds_its_period() -> None:
-    """`AutoSync` makes communication a tenth of the time of a loop or a little less, on fast wires and slow ones."""
-    periods = []
-    for wire in ("10GbE", "1GbE"):
-        found: dict[int, Any] = {}
-
-        def program(rank: Rank, found: dict[int, Any] = found) -> None:
-            module = nn.Linear(400, 10)
-            made = torch.optim.SGD(module.parameters(), lr=0.01)
-            sync = Synchronizer(module, made, sync=AutoSync(rule=CommFloor(first=4)), steps_per_epoch=500, rank=rank)
-            for k in range(2000):
-                if k == 1500:
-                    begin, compute_s = rank.ledger.clock(), rank.ledger.total_s(COMPUTE)
-                made.zero_grad()
-                loss = module(torch.ones(1, 400)).square().mean()
-                loss.backward()
-                made.step()
-                sync.step(loss)
-            share = (rank.ledger.total_s(COMPUTE) - compute_s) / (rank.ledger.clock() - begin)
-            found[rank.number] = [line["period"] for line in sync.sync_history], share
-
-        launch(program, SimulatedCluster(2, wire))
-        assert found[0][0] == found[1][0]
-        assert 0.9 <= found[0][1] < 0.95
-        periods.append(found[0][0][-1])
-    assert 4 < periods[0] < periods[1]
 
 
 @pytest.mark.parametrize(

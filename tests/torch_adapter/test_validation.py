@@ -77,17 +77,6 @@ def test_an_epoch_has_the_score_of_a_fit_that_ends_there(options: dict[str, Any]
     assert state_of(watched.module_) == state_of(by_hand[watched.best_epoch_ - 1].module_)
 
 
-def test_given_rows_decide_when_to_stop_and_all_others_train() -> None:
-    """With early stopping the given rows decide, and the module is that of as many epochs over all training rows."""
-    (X, y), (X_val, y_val) = rows(120, 0), rows(80, 1)
-    stopped = classifier(early_stopping=True, n_iter_no_change=2, max_epochs=60).fit(X, y, X_val=X_val, y_val=y_val)
-    assert stopped.n_iter_ < 60
-    assert state_of(stopped.module_) == state_of(classifier(max_epochs=stopped.n_iter_).fit(X, y).module_)
-    last = stopped.history_[-1]
-    assert last["valid_score"] == stopped.score(X_val, y_val)
-    assert {"epoch", "train_loss", "seconds", "bytes_sent", "communication_s"} <= set(last)
-
-
 def test_a_measure_of_ones_own_and_rows_held_out() -> None:
     """A regressor with several values a row; without X_val the rows of scikit-learn's split are held out."""
     X, _ = rows(100, 0)
@@ -116,19 +105,6 @@ def test_the_best_module_outlives_an_interruption(tmp_path: Path) -> None:
     )
     assert resumed.history_[:, "valid_score"] == whole.history_[:, "valid_score"]
     assert state_of(resumed.module_) == state_of(whole.module_)
-
-
-def test_rows_of_a_dataset_are_scored_beside_given_ones() -> None:
-    """Where ranks make their rows, validation rows are given."""
-    (X, y), (X_val, y_val) = rows(120, 0), rows(80, 1)
-    codes, codes_val = (values == "same" for values in (y, y_val))
-
-    def dataset(part: int, n_parts: int) -> tuple[np.ndarray, np.ndarray]:
-        return X[part::n_parts], codes[part::n_parts]
-
-    model = classifier(dataset=dataset, classes=[False, True], max_epochs=2, n_jobs=2)
-    model.fit(X_val=X_val, y_val=codes_val)
-    assert model.history_[-1, "valid_score"] == model.score(X_val, codes_val)
 
 
 @pytest.mark.parametrize(
