@@ -168,6 +168,14 @@ class Schedule(World):
             self.scheduler.drop_worker(worker.address, how)
         self.push(self.now + chance.choice((0.05, 0.2, 1.0, 5.0, 1000.0)), None, partial(self.come, worker.host))
 
+    def replace(self, address: str) -> None:
+        """Let another process take the place of a worker that hangs, before the scheduler is asked to set it aside."""
+        worker = self.workers[address.removeprefix("tcp://").partition(":")[0]]
+        self.faults.append("crash")
+        worker.kill()
+        self.push(self.now, self.scheduler, partial(self.scheduler.drop_worker, address))
+        self.push(self.now, None, partial(self.come, worker.host))
+
     def leave(self, chance: random.Random) -> None:
         """Lose the connection of a worker to the scheduler: both take it for gone."""
         worker = self._some_worker(chance)
