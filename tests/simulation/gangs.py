@@ -328,13 +328,14 @@ class Schedule(World):
             self.broken(f"{worker.name} has lost a snapshot of {had} epochs")
 
     def answers(self, address: str, for_s: float = 1.0) -> bool:
-        """Return whether a worker is awake and not cut off, and was for so long."""
+        """Return whether a worker is there, awake and not cut off, and was for so long."""
         node = self.workers[address.removeprefix("tcp://").partition(":")[0]]
         since = max(0.0, self.now - for_s)
         is_cut = self._cut.get(frozenset((node.name, "scheduler")), 0.0) > since
         # Of very slow messages an answer takes longer than a fit is patient.
         return (
             node.alive
+            and node.began <= since
             and node.status == "running"
             and node.stalled_until <= since
             and not is_cut

@@ -279,6 +279,7 @@ class Worker(Node):
         self.data: dict[str, Any] = {}
         self.running: dict[str, Any] = {}
         self.busy_until = self.starved_until = 0.0
+        self.began = world.now
         self.has_dsgd = True
         self.handlers |= {"plugin-add": self.add_plugin, "echo": lambda data: data, "run": self.run}
         self.stream_handlers |= {"compute-task": self.compute, "free-keys": self.free}
