@@ -168,6 +168,14 @@ class Schedule(World):
             self.scheduler.drop_worker(worker.address, how)
         self.push(self.now + chance.choice((0.05, 0.2, 1.0, 5.0, 1000.0)), None, partial(self.come, worker.host))
 
+    def replace(self, address: str) -> None:
+        """Let another process take the place of a worker that hangs, before the scheduler is asked to set it aside."""
+        worker = self.workers[address.removeprefix("tcp://").partition(":")[0]]
+        self.faults.append("crash")
+        worker.kill()
+        self.push(self.now, self.scheduler, partial(self.scheduler.drop_worker, address))
+        self.push(self.now, None, partial(self.come, worker.host))
+
     def leave(self, chance: random.Random) -> None:
         """Lose the connection of a worker to the scheduler: both take it for gone."""
         worker = self._some_worker(chance)
@@ -320,13 +328,14 @@ class Schedule(World):
             self.broken(f"{worker.name} has lost a snapshot of {had} epochs")
 
     def answers(self, address: str, for_s: float = 1.0) -> bool:
-        """Return whether a worker is awake and not cut off, and was for so long."""
+        """Return whether a worker is there, awake and not cut off, and was for so long."""
         node = self.workers[address.removeprefix("tcp://").partition(":")[0]]
         since = max(0.0, self.now - for_s)
         is_cut = self._cut.get(frozenset((node.name, "scheduler")), 0.0) > since
         # Of very slow messages an answer takes longer than a fit is patient.
         return (
             node.alive
+            and node.began <= since
             and node.status == "running"
             and node.stalled_until <= since
             and not is_cut

@@ -118,6 +118,7 @@ class Scheduler(Node):
         self.when_logged: Callable[[Any], object] = lambda moment: None
         self.when_removed: Callable[[Worker], object] = lambda worker: None
         self.when_aside = self.when_removed
+        self.lost_calls: set[str] = set()
         self.plugins: dict[str, Any] = {}
         self.extensions = {"publish": SimpleNamespace(datasets={})}
         self.stream_comms = self.workers
@@ -153,6 +154,10 @@ class Scheduler(Node):
 
     async def broadcast(self, function: Callable[..., Any], shown: Any, workers: Iterable[str]) -> dict[str, Any]:
         (worker,) = workers
+        if worker not in self.lost_calls and self.world.chance("lost calls").random() < 0.2:
+            self.lost_calls.add(worker)  # not twice in a row
+            raise OSError("connection lost")
+        self.lost_calls.discard(worker)
         found = await self.rpc(worker).run(function=function, shown=shown) if worker in self.workers else []
         return {worker: found[0]} if found else {}
 
@@ -274,6 +279,7 @@ class Worker(Node):
         self.data: dict[str, Any] = {}
         self.running: dict[str, Any] = {}
         self.busy_until = self.starved_until = 0.0
+        self.began = world.now
         self.has_dsgd = True
         self.handlers |= {"plugin-add": self.add_plugin, "echo": lambda data: data, "run": self.run}
         self.stream_handlers |= {"compute-task": self.compute, "free-keys": self.free}

@@ -87,6 +87,8 @@ class WatchedHandle(job_handle.JobHandle):
             for worker in workers:
                 if world.answers(worker, for_s=6.0):
                     world.broken(f"{worker} is taken to hang, which answers")
+        if workers and world.chance("replaced").random() < 0.5:
+            world.replace(min(workers))
         super().set_aside(workers, keys, remove=remove)
 
 
