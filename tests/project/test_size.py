@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dsgd", "svm", "datasets")
 
 #: What there is at most. Lower them with every change that takes something away.
-MOST = {"files": 346, "code": 66_132, "docstrings": 19_786, "tests": 42_495, "benchmarks": 5_749}
+MOST = {"files": 346, "code": 64_502, "docstrings": 19_712, "tests": 37_697, "benchmarks": 4_581}
 
 
 def files_of(*folders: str) -> list[Path]:
