@@ -107,7 +107,7 @@ def summarise(
         problem = _target_problem(X, y, classification=classification, any_shape=any_shape)
     n_features = X.shape[1] if X.ndim == 2 or (any_shape and X.ndim > 2) else 0
     classes = counts = None
-    if classification and not problem:
+    if classification and y is not None and not problem:
         try:
             classes, counts = _distinct(y)
         except TypeError as error:

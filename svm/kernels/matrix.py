@@ -396,7 +396,8 @@ class KernelMatrix:
         has_all = self._features.are_here
         is_symmetric = self.kernel.name not in {"precomputed", "callable"}
         if not is_symmetric or not (self.peers.is_alone or self._features.is_light(len(sources))):
-            return self._weighted(targets, sources, coefs, dtype, lambda ids: self._rows_of(ids, dtype))
+            brought = partial(self._rows_of, dtype=dtype)
+            return self._weighted(targets, sources, coefs, dtype, brought, together=not self.peers.is_alone)
 
         def rows(ids: IntVector) -> Rows:
             self.peers.check()  # all sources at once may take long
@@ -446,9 +447,16 @@ class KernelMatrix:
         return out[is_both], heard.any(axis=0) & ~is_both
 
     def _weighted(
-        self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any, rows: Callable[[IntVector], Rows]
+        self,
+        targets: IntVector,
+        sources: IntVector,
+        coefs: FloatVector,
+        dtype: Any,
+        rows: Callable[[IntVector], Rows],
+        *,
+        together: bool = False,
     ) -> FloatVector:
-        """Return the same, every value computed; ``rows(sources)`` returns prepared rows."""
+        """Return the same, every value computed; ``rows(sources)`` returns prepared rows, maybe of all ranks."""
         out = np.zeros((len(targets), 1))
 
         def right(start: int, stop: int) -> Rows:
@@ -456,6 +464,6 @@ class KernelMatrix:
             return self._prepared(targets[start:stop], dtype)
 
         sums = Sums(self.kernel, dtype, self.pool)
-        sums.add_weighted(lambda start, stop: rows(sources[start:stop]), coefs[:, None], right, out)
+        sums.add_weighted(lambda start, stop: rows(sources[start:stop]), coefs[:, None], right, out, together=together)
         self.n_evaluations += len(targets) * len(sources)
         return out[:, 0]

@@ -144,7 +144,14 @@ class Sums:
     pool: Pool
 
     def add_weighted(
-        self, left: Any, coefs: FloatMatrix, right: Any, out: FloatMatrix, groups: tuple[Any, AnyArray] | None = None
+        self,
+        left: Any,
+        coefs: FloatMatrix,
+        right: Any,
+        out: FloatMatrix,
+        groups: tuple[Any, AnyArray] | None = None,
+        *,
+        together: bool = False,
     ) -> None:
         """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block of kernel values at a time.
 
@@ -153,8 +160,9 @@ class Sums:
 
         - `groups`: where each group of left rows ends, and which columns of `out` its sums go to, shape (n_groups,
           m); without, to all m.
+        - `together`: whether left rows come from all ranks, so that one without right rows has to ask for them, too.
         """
-        if not (len(coefs) and len(out)):  # a rank may hold no rows
+        if not len(coefs) or not (len(out) or together):  # a rank may hold no rows
             return
         n = len(coefs)
         some = left(0, min(n, _CHUNK))
@@ -190,7 +198,7 @@ class Sums:
         columns: Any,
         joined: Left | None,
     ) -> None:
-        if not parts:
+        if not (parts and len(out)):
             return
         height = max(end - begin for begin, end, _, _ in parts)
         n, n_slabs = len(out), -(-len(out) // slab)
