@@ -8,10 +8,9 @@ ranks. All in one run, one after the other, several times. Rows go to ``--out`` 
     python -m benchmarks run rounds --quick
     python -m benchmarks run rounds --out docs/figures/rounds.jsonl && python docs/figures/rounds.py
 
-A round is a call of the kernel (or its share of one), the reduction and all bookkeeping: the seconds of an epoch over
-its rounds, median over epochs; of several runs the median one is shown. Phases are means over the rounds that the
-ledger has timed, over both ranks, the longest one in a hundred left out: a rank that loses its core to another program
-for a moment says nothing about the wire. "other" is what they leave of the round.
+A round is a call of the kernel (or its share of one), the reduction and all bookkeeping: the seconds of all epochs over
+their rounds; "median" is that of an epoch. Of several runs the median one is shown. Phases are what the ledger has of
+all rounds, in the mean over both ranks; "other" is what they leave of the round.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ QUICK_S = 40
 QUICK = "fewer rows and repeats"
 REPEATS = (5, 1)
 
-PHASES = ("compute", "encode", "wire", "wait")
+PHASES = ("compute", "encode", "wire", "wait", "control")
 #: What it is called, how it is run, and the rows between two exchanges.
 WIRES = {
     "processes, tcp": ("tcp", 1),
@@ -75,15 +74,16 @@ def measure(name: str, X: Any, y: Any, client: Client, n_epochs: int) -> dict[st
         model.fit(X, y)
     n_rounds = -(-X.shape[0] // (2 * every))
     ends = [0.0, *(epoch["seconds"] for epoch in model.fit_report_["epochs"])]
-    totals, records = model.ledger_.totals(), model.ledger_.to_frame()
-    spent = records.loc[records["op"] == "sync", [f"{phase}_s" for phase in PHASES]]
-    spent = spent[spent.sum(axis=1) <= spent.sum(axis=1).quantile(0.99)].mean()
+    totals = model.ledger_.totals()
+    phases = {f"{phase}_us": 1e6 * totals[f"{phase}_s"] / 2 / n_epochs / n_rounds for phase in PHASES}
+    round_us = 1e6 * ends[-1] / n_epochs / n_rounds
     return {
-        "round_us": 1e6 * statistics.median(np.diff(ends)) / n_rounds,
-        "mean_round_us": 1e6 * ends[-1] / n_epochs / n_rounds,
+        "round_us": round_us,
+        "median_round_us": 1e6 * statistics.median(np.diff(ends)) / n_rounds,
         "rounds": totals["rounds"],
         "bytes_sent": totals["bytes_sent"],
-        **{f"{phase}_us": 1e6 * float(spent[f"{phase}_s"]) for phase in PHASES},
+        **phases,
+        "other_us": round_us - sum(phases.values()),
         "model": model.coef_.tobytes(),
     }
 
@@ -104,12 +104,10 @@ def run(options: Options, rows: Rows) -> None:
         if len({model for name, model in models.items() if name.startswith(place) and WIRES[name][1] == 1}) > 1:
             raise SystemExit(f"{place} give other models over one wire than over another")
     with table(
-        "microseconds a round", "wire", *(f"{name}:.2f" for name in ("round", "mean", *PHASES, "other"))
+        "microseconds a round", "wire", *(f"{name}:.2f" for name in ("round", "median", *PHASES, "other"))
     ) as line:
         for name, runs in found.items():
             middle = sorted(runs, key=lambda run: run["round_us"])[len(runs) // 2]
             middle.pop("model")
-            spent = [middle[f"{phase}_us"] for phase in PHASES]
-            other = max(middle["round_us"] - sum(spent), 0.0)
-            line(name, middle["round_us"], middle["mean_round_us"], *spent, other)
-            rows.add(data=data.name, n_rows=X.shape[0], every=WIRES[name][1], wire=name, other_us=other, **middle)
+            line(name, *(middle[f"{part}_us"] for part in ("round", "median_round", *PHASES, "other")))
+            rows.add(data=data.name, n_rows=X.shape[0], every=WIRES[name][1], wire=name, **middle)
