@@ -1,7 +1,6 @@
 """Draw docs/_static/rounds.png and write rounds.csv, from rounds.jsonl, the rows of benchmarks/communication/rounds.py.
 
-A bar ends at the median round. In the compiled loop, the few rounds in which a rank had lost its core make the mean
-wait longer than the median round; of the wait only what fits the bar is drawn.
+A bar is the mean round; control, which only ends of epochs have, is not drawn.
 
 python docs/figures/rounds.py
 """
@@ -46,7 +45,7 @@ def main() -> None:
     """Draw the figure."""
     found = map(json.loads, (HERE / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
     lines = [row for row in found if row["every"] == 1]
-    rows = {row["wire"]: fitted(row) for row in lines}
+    rows = {row["wire"]: row for row in lines}
     (HERE / "rounds.csv").write_text(table(lines), encoding="utf-8")
     with mpl.rc_context(settings()):
         figure = Figure(figsize=(9.0, 3.9), layout="constrained")
@@ -68,12 +67,6 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells = [row["round_us"], *(row[f"{name}_us"] for name in COLUMNS)]
         writer.writerow([RANKS[row["wire"]], *(f"{value:.2g}" if value < 10 else f"{value:.0f}" for value in cells)])
     return text.getvalue()
-
-
-def fitted(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose wait is not longer than what the other phases leave of the round."""
-    others = sum(row[f"{phase}_us"] for phase in COLOURS if phase != "wait")
-    return row | {"wait_us": min(row["wait_us"], max(row["round_us"] - others, 0.0))}
 
 
 def bars(axis: Any, rows: list[dict[str, Any]], title: str) -> None:

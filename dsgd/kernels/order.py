@@ -204,11 +204,11 @@ def draw_order(
         n_members = begins[k + 1] - first
         distance = n / max(1, n_members)
         for j in range(n_members):
-            b = np.uint64(min(n - 1, np.int64((j + offset) * distance)))
-            place = np.uint64(ends[b])
+            share = np.uint64(min(n - 1, np.int64((j + offset) * distance)))
+            place = np.uint64(ends[share])
             order[place] = members[np.uint64(first + j)]
             ordered[place] = target
-            ends[b] += 1
+            ends[share] += 1
     return True
 
 

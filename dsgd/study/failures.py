@@ -70,7 +70,8 @@ def expected(row: Any) -> float:
     share: float = train_s / mean_s * math.exp(-(n_pauses * row.restart + train_s + stop_s) / mean_s)
     share /= -math.expm1(-(train_s + stop_s) / mean_s)
     if row.policy == "elastic":
-        return share / (1.0 + row.rate / 3600.0 * row.back)
+        away: float = row.rate / 3600.0 * row.back
+        return share / (1.0 + away)
     if row.policy != "shrink":
         return share
     n_lost = row.rate / 3600.0 * row.seconds / share
