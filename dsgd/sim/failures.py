@@ -148,14 +148,14 @@ class History:
     def heed(self, policy: str, rows: Sequence[int | None]) -> int:
         """Take in that a machine stopped; return the rank that it was."""
         at, machine = self.stops
-        rank, before_s = self.machines.index(machine), self._trained_s
+        rank, began, before_s = self.machines.index(machine), self.began, self._trained_s
         if policy in ("shrink", "elastic"):
             self._lost[machine] = at + self._failures.return_s if policy == "elastic" else math.inf
         left = [other for other in self.machines if other not in self._lost]
         kept = {other: keeper.latest for other, keeper in zip(self.machines, self.keepers, strict=True)}
         self._go_on(at, left, {**kept, machine: None})
         self.n_in_vain = 0 if self._trained_s > before_s else self.n_in_vain + 1
-        undone_s = max(at - self._last_began, 0.0) - (self._trained_s - before_s)
+        undone_s = max(at - began, 0.0) - (self._trained_s - before_s)
         self._record("lost", policy, rows, rank=rank, worker=f"simulated rank {rank}", host=f"machine {machine}",
                      at_s=at, undone_s=undone_s)  # fmt: skip
         return rank
@@ -172,15 +172,15 @@ class History:
 
     def _go_on(self, at: float, machines: list[int], kept: Mapping[int, Snapshot | None]) -> None:
         """Prepare the next gang, whose ranks have these snapshots."""
-        copies = [kept[machine] for machine in machines if kept.get(machine) is not None]
+        copies = [copy for machine in machines if (copy := kept.get(machine)) is not None]
         # That of training that counts: what came after the copy is done again.
-        trained_s = max((float(copy.arrays["seconds"][0]) for copy in copies if copy is not None), default=0.0)
+        trained_s = max((float(copy.arrays["seconds"][0]) for copy in copies), default=0.0)
         # What the newest copy took came after it.
         copied_s = self._failures.copy_s * max(max(self._n_copies) - 1, 0)
         self._counted_s += len(self.machines) * max(trained_s - self._trained_s - copied_s, 0.0)
         self._n_copies = [0] * self._size
         self.machines, self.keepers = machines, [Keeper(kept.get(machine), self._failures) for machine in machines]
-        self._trained_s, self._last_began, self.began = trained_s, self.began, at + self._failures.restart_s
+        self._trained_s, self.began = trained_s, at + self._failures.restart_s
         self.stops = self._failures.first(self._seed, machines, at) if machines else (math.inf, -1)
 
     def _record(self, kind: str, policy: str, rows: Sequence[int | None], **facts: Any) -> None:

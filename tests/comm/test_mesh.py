@@ -257,15 +257,6 @@ def test_a_detour_is_taken_again_if_the_peer_has_lost_patience(
     assert sorted(tried) == sorted([(1, 0), (2, 0), (2, 1), tried[0]])
 
 
-def _fill() -> list[int]:
-    """Open files until the limit is reached; return them."""
-    holes = []
-    with contextlib.suppress(OSError):
-        while len(holes) < 1000:
-            holes.append(os.open(os.devnull, os.O_RDONLY))
-    return holes
-
-
 def test_a_crowd_of_strangers_does_not_push_out_peers() -> None:
     """A guest that has shown the job stays, however many strangers come after it."""
     credentials = Credentials(1, 2, "job", 0, TOKEN, b"")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dsgd", "svm", "datasets")
 
 #: What there is at most. Lower them with every change that takes something away.
-MOST = {"files": 346, "code": 64_518, "docstrings": 19_713, "tests": 37_697, "benchmarks": 4_590}
+MOST = {"files": 346, "code": 64_518, "docstrings": 19_713, "tests": 37_691, "benchmarks": 4_590}
 
 
 def files_of(*folders: str) -> list[Path]:
